@@ -1,0 +1,354 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrLeaseLost says that the row is no longer held under the lease given: it expired and somebody else claimed the row,
+// an operator moved it, or it is gone. What the holder did since must not be written.
+var ErrLeaseLost = errors.New("lease lost")
+
+// LostError is the [ErrLeaseLost] that says what was found instead.
+type LostError struct {
+	Key   string
+	Fence int64  // the fence of the lost lease
+	Found *State // what the row holds now; nil if it is gone
+}
+
+func (e *LostError) Error() string {
+	if e.Found == nil {
+		return fmt.Sprintf("lease lost: row %s is gone, expected fence %d", e.Key, e.Fence)
+	}
+	return fmt.Sprintf("lease lost: row %s is %s with fence %d, expected fence %d", e.Key, e.Found.Status, e.Found.Fence, e.Fence)
+}
+
+// Is makes errors.Is(err, ErrLeaseLost) hold.
+func (e *LostError) Is(target error) bool { return target == ErrLeaseLost }
+
+// renewSQL moves the leases of held rows on. It locks them in key order and passes over those that others have locked,
+// so that one locked row delays no other lease and two batches never deadlock. The conditions on status and retry_at
+// keep it from undoing a pause.
+const renewSQL = `
+with held as (
+  select t.{{q .Key}} as key
+  from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
+  join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
+  where {{token "t"}} = i.fence
+    {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+    and t.{{q .Status}} = {{lit .States.Running}}
+    and t.{{q .RetryAt}} < 'infinity'
+  order by t.{{q .Key}}
+  for update of t skip locked
+)
+update {{.Name.Sanitize}} as t
+set {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
+from held
+where t.{{q .Key}} = held.key
+returning t.{{q .Key}}::text, {{token "t"}}`
+
+// Renewed is a lease after its renewal.
+type Renewed struct {
+	Key   string
+	Fence int64 // unchanged, except in tables without a fence column, where every lease value is a new token
+}
+
+// Renew moves the end of every lease to d from now, in one statement, and returns those it found held. One that is
+// missing is not lost yet: somebody may have the row locked. [Queue.States] tells.
+func (q *Queue) Renew(ctx context.Context, db DB, holder string, leases []*Lease, d time.Duration) ([]Renewed, error) {
+	keys, fences := tokens(leases)
+	rows, err := db.Query(ctx, q.sql.renew, pgx.NamedArgs{"keys": keys, "fences": fences, "holder": holder, "lease": d})
+	if err != nil {
+		return nil, fmt.Errorf("renew: %w", err)
+	}
+	renewed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Renewed])
+	if err != nil {
+		return nil, fmt.Errorf("renew: %w", err)
+	}
+	return renewed, nil
+}
+
+func tokens(leases []*Lease) (keys []string, fences []int64) {
+	for _, l := range leases {
+		keys, fences = append(keys, l.Key), append(fences, l.Fence)
+	}
+	return keys, fences
+}
+
+// State is what a row holds at the moment.
+type State struct {
+	Key    string
+	Status string
+	Fence  int64
+	Holder string // empty: nobody
+}
+
+// Held reports whether the row is still running under the lease.
+func (s *State) Held(l *Lease, running string) bool {
+	return s != nil && s.Status == running && s.Fence == l.Fence && (s.Holder == "" || s.Holder == l.Holder)
+}
+
+const stateSQL = `
+select
+  t.{{q .Key}}::text,
+  t.{{q .Status}}::text,
+  coalesce({{token "t"}}, 0),
+  {{if .Holder}}coalesce(t.{{q .Holder}}::text, ''){{else}}''{{end}}
+from {{.Name.Sanitize}} as t
+where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])`
+
+// States reads what rows hold; a key that is missing from the answer is gone.
+func (q *Queue) States(ctx context.Context, db DB, keys []string) (map[string]*State, error) {
+	rows, err := db.Query(ctx, q.sql.state, pgx.NamedArgs{"keys": keys})
+	if err != nil {
+		return nil, fmt.Errorf("read states: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[State])
+	if err != nil {
+		return nil, fmt.Errorf("read states: %w", err)
+	}
+	states := make(map[string]*State, len(list))
+	for _, s := range list {
+		states[s.Key] = s
+	}
+	return states, nil
+}
+
+// Lost reads which of the leases are lost, with what was found in their place. A lease that is still held, only locked
+// by somebody at the moment, is not among them.
+func (q *Queue) Lost(ctx context.Context, db DB, leases []*Lease) ([]*LostError, error) {
+	keys, _ := tokens(leases)
+	states, err := q.States(ctx, db, keys)
+	if err != nil {
+		return nil, err
+	}
+	var lost []*LostError
+	for _, l := range leases {
+		if s := states[l.Key]; !s.Held(l, q.table.States.Running) {
+			lost = append(lost, &LostError{Key: l.Key, Fence: l.Fence, Found: s})
+		}
+	}
+	return lost, nil
+}
+
+// Settlement is the end of one run: the state the row moves to.
+type Settlement struct {
+	Lease   *Lease
+	Status  string          // one of the table's states
+	Delay   time.Duration   // queued: until it is due again
+	Unspent bool            // the run does not count as an attempt
+	Started bool            // the run had begun: its worker was there to the end of it
+	Error   string          // becomes the last error; empty: none
+	Entry   json.RawMessage // an object, appended with the time as "at" to the list of errors, of which the last 10 are kept; nil: none
+}
+
+// settledErrors appends the entry and keeps the last ten.
+const settledErrors = `
+  case
+    when h.entry is null then t.{{q .Errors}}
+    when jsonb_array_length(t.{{q .Errors}}) >= 10 then (t.{{q .Errors}} - 0) || (h.entry || jsonb_build_object('at', clock_timestamp()))
+    else t.{{q .Errors}} || (h.entry || jsonb_build_object('at', clock_timestamp()))
+  end`
+
+// settleSQL ends runs: final ones move to the archive, if there is one, all others are updated in place. It locks first,
+// in key order, passing over rows that others have locked, and returns the keys it settled.
+const settleSQL = `
+with held as (
+  select t.{{q .Key}} as key, i.status, i.delay, i.unspent, i.started, i.error, i.entry
+  from unnest(
+    @keys::text[]::{{.KeyType}}[], @fences::bigint[], @statuses::text[], @delays::interval[],
+    @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
+  ) as i(key, fence, status, delay, unspent, started, error, entry)
+  join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
+  where {{token "t"}} = i.fence
+    {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+    and t.{{q .Status}} = {{lit .States.Running}}
+  order by t.{{q .Key}}
+  for update of t skip locked
+),
+{{if .Archive}}
+moved as (
+  delete from {{.Name.Sanitize}} as t
+  using held as h
+  where t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
+  returning
+    t.*, h.status as settled_status, h.error as settled_error, h.unspent as settled_unspent
+    {{if .Errors}}, ` + settledErrors + ` as settled_errors{{end}}
+),
+archived as (
+  insert into {{.Archive.Name.Sanitize}} (
+    {{q .Status}}
+    {{if .Attempt}}, {{q .Attempt}}{{end}}
+    {{if .FinishedAt}}, {{q .FinishedAt}}{{end}}
+    {{if .LastError}}, {{q .LastError}}{{end}}
+    {{if .Errors}}, {{q .Errors}}{{end}}
+    , {{cols .Archive.Columns}}
+  )
+  select
+    t.settled_status
+    {{if .Attempt}}, t.{{q .Attempt}} - t.settled_unspent{{end}}
+    {{if .FinishedAt}}, clock_timestamp(){{end}}
+    {{if .LastError}}, coalesce(t.settled_error, t.{{q .LastError}}){{end}}
+    {{if .Errors}}, t.settled_errors{{end}}
+    , {{exprs .Archive.Values}}
+  from moved as t
+),
+{{end}}
+kept as (
+  update {{.Name.Sanitize}} as t
+  set
+    {{q .Status}} = h.status,
+    {{q .RetryAt}} = case when h.status = {{lit .States.Queued}} then clock_timestamp() + h.delay end
+    {{if .DueAt}}, {{q .DueAt}} = case when h.status = {{lit .States.Queued}} then clock_timestamp() + h.delay else t.{{q .DueAt}} end{{end}}
+    {{if .Holder}}, {{q .Holder}} = null{{end}}
+    {{if .Attempt}}, {{q .Attempt}} = t.{{q .Attempt}} - h.unspent{{end}}
+    {{if .Lost}}, {{q .Lost}} = case when h.started then 0 else t.{{q .Lost}} end{{end}}
+    {{if .FinishedAt}}, {{q .FinishedAt}} = clock_timestamp(){{end}}
+    {{if .LastError}}, {{q .LastError}} = coalesce(h.error, t.{{q .LastError}}){{end}}
+    {{if .Errors}}, {{q .Errors}} = ` + settledErrors + `{{end}}
+  from held as h
+  where t.{{q .Key}} = h.key
+    {{if .Archive}}and h.status not in ({{lits .States.Final}}){{end}}
+  returning t.{{q .Key}}::text
+)
+select * from kept
+{{if .Archive}}union all select t.{{q .Key}}::text from moved as t{{end}}`
+
+// Settle ends runs, all outcomes in one statement, and returns the keys of the rows it settled. A row that is missing
+// from the answer is lost or locked by somebody at the moment: [Queue.Lost] tells which.
+func (q *Queue) Settle(ctx context.Context, db DB, holder string, batch []Settlement) ([]string, error) {
+	n := len(batch)
+	keys, fences, statuses := make([]string, n), make([]int64, n), make([]string, n)
+	delays, unspent, started := make([]time.Duration, n), make([]int32, n), make([]bool, n)
+	texts, entries := make([]*string, n), make([]*string, n)
+	for i, s := range batch {
+		keys[i], fences[i], statuses[i] = s.Lease.Key, s.Lease.Fence, s.Status
+		delays[i], started[i] = s.Delay, s.Started
+		if s.Unspent {
+			unspent[i] = 1
+		}
+		if s.Error != "" {
+			texts[i] = &s.Error
+		}
+		if s.Entry != nil {
+			e := string(s.Entry)
+			entries[i] = &e
+		}
+	}
+	rows, err := db.Query(ctx, q.sql.settle, pgx.NamedArgs{
+		"keys": keys, "fences": fences, "holder": holder, "statuses": statuses, "delays": delays,
+		"unspent": unspent, "started": started, "errors": texts, "entries": entries,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	done, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", err)
+	}
+	return done, nil
+}
+
+// requeueSQL gives one held row back, due after @delay. It waits for a lock.
+const requeueSQL = `
+update {{.Name.Sanitize}} as t
+set
+  {{q .Status}} = {{lit .States.Queued}},
+  {{q .RetryAt}} = greatest(clock_timestamp() + @delay::interval, {{if .Fence}}'-infinity'{{else}}t.{{q .RetryAt}} + interval '1 microsecond'{{end}})
+  {{if .DueAt}}, {{q .DueAt}} = clock_timestamp() + @delay::interval{{end}}
+  {{if .Holder}}, {{q .Holder}} = null{{end}}
+where` + heldRow
+
+// bumpSQL moves the end of one lease to @delay from now, never to an earlier instant. It waits for a lock.
+const bumpSQL = `
+update {{.Name.Sanitize}} as t
+set {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @delay::interval)
+where` + heldRow
+
+const heldRow = ` t.{{q .Key}} = @key::text::{{.KeyType}}
+  and {{token "t"}} = @fence
+  {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+  and t.{{q .Status}} = {{lit .States.Running}}
+returning {{token "t"}}`
+
+// Requeue gives a held row back, due again after the delay. The attempt stays spent. [ErrLeaseLost] if it is not held.
+func (q *Queue) Requeue(ctx context.Context, db DB, l *Lease, delay time.Duration) error {
+	return q.heldRow(ctx, db, "requeue", q.sql.requeue, l, delay)
+}
+
+// DefaultBump is how far [Queue.Bump] moves a lease by convention.
+const DefaultBump = 10 * time.Second
+
+// Bump makes a lease last at least d from now. [ErrLeaseLost] if the row is not held.
+func (q *Queue) Bump(ctx context.Context, db DB, l *Lease, d time.Duration) error {
+	return q.heldRow(ctx, db, "bump", q.sql.bump, l, d)
+}
+
+func (q *Queue) heldRow(ctx context.Context, db DB, step, sql string, l *Lease, d time.Duration) error {
+	rows, err := db.Query(ctx, sql, pgx.NamedArgs{"key": l.Key, "fence": l.Fence, "holder": l.Holder, "delay": d})
+	if err != nil {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	fence, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int64])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return q.lost(ctx, db, step, l)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	l.Fence = fence
+	return nil
+}
+
+func (q *Queue) lost(ctx context.Context, db DB, step string, l *Lease) error {
+	states, err := q.States(ctx, db, []string{l.Key})
+	if err != nil {
+		return fmt.Errorf("%s: %w", step, err)
+	}
+	return fmt.Errorf("%s: %w", step, &LostError{Key: l.Key, Fence: l.Fence, Found: states[l.Key]})
+}
+
+// updateSQL is the guarded update; its set list is made for the columns given.
+const updateSQL = `
+update {{.Name.Sanitize}} as t
+set %s
+where` + heldRow
+
+// Update writes columns of a held row that are not the protocol's own, and only while it is held. [ErrLeaseLost] if it
+// is not. Column names come from code, never from data.
+func (q *Queue) Update(ctx context.Context, db DB, l *Lease, columns map[string]any) error {
+	args := pgx.NamedArgs{"key": l.Key, "fence": l.Fence, "holder": l.Holder}
+	set := ""
+	for name, value := range columns {
+		if name == q.table.Status || name == q.table.RetryAt || (q.table.Fence != "" && name == q.table.Fence) {
+			return fmt.Errorf("update: column %q belongs to the protocol", name)
+		}
+		if set != "" {
+			set += ", "
+		}
+		arg := fmt.Sprintf("set_%d", len(args))
+		set += quoteColumn(name) + " = @" + arg
+		args[arg] = value
+	}
+	text, err := q.table.statement("update", fmt.Sprintf(updateSQL, set))
+	if err != nil {
+		return err
+	}
+	rows, err := db.Query(ctx, text, args)
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	n, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	if len(n) == 0 {
+		return q.lost(ctx, db, "update", l)
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// DB is what a queue's statements run on: a pool, a connection or a transaction of pgx.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Priorities is the number of priorities, 0 to 9, lower first.
+const Priorities = 10
+
+// Queue runs the row protocol on one table. It holds no state but its statements and is safe for concurrent use.
+type Queue struct {
+	table Table
+	sql   statements
+}
+
+type statements struct {
+	claim, claimExpired, claimRow, renew, settle, state, look, requeue, bump, pause, resume, counts string
+}
+
+// New prepares the statements for a table. It does not touch the database.
+func New(table Table) (*Queue, error) {
+	if err := table.validate(); err != nil {
+		return nil, err
+	}
+	q := &Queue{table: table}
+	var errs []error
+	compile := func(into *string, name, text string) {
+		s, err := table.statement(name, text)
+		*into = s
+		errs = append(errs, err)
+	}
+	compile(&q.sql.claim, "claim", claimSQL)
+	compile(&q.sql.claimExpired, "claim expired", claimExpiredSQL)
+	compile(&q.sql.claimRow, "claim row", claimRowSQL)
+	compile(&q.sql.renew, "renew", renewSQL)
+	compile(&q.sql.settle, "settle", settleSQL)
+	compile(&q.sql.state, "state", stateSQL)
+	compile(&q.sql.look, "look", lookSQL)
+	compile(&q.sql.requeue, "requeue", requeueSQL)
+	compile(&q.sql.bump, "bump", bumpSQL)
+	compile(&q.sql.pause, "pause", pauseSQL)
+	compile(&q.sql.resume, "resume", resumeSQL)
+	compile(&q.sql.counts, "counts", countsSQL)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Lease is the right to run one row until it expires.
+type Lease struct {
+	Key      string // the row's key as text
+	Fence    int64  // token of this lease; pass it on to systems that should refuse a stale holder
+	Holder   string // the worker run that claimed it
+	Type     string
+	Priority int
+	Attempt  int // runs begun, this one included
+	Lost     int // runs in a row before this one whose worker was lost
+	DueAt    time.Time
+	// Expires is when the lease ends by this process's monotonic clock, counted from before the claim was sent, and so
+	// never later than the database's own end of it.
+	Expires time.Time
+}
+
+// ClaimOptions say who claims what.
+type ClaimOptions struct {
+	Holder string // identity of this worker run, a UUID: the same for all its claims, never used again
+	Worker string // its name for people
+	Types  []string
+	Limit  int
+	Lease  time.Duration
+	// Scan returns where the table's further columns go for the row whose lease it is given; nil if it names none.
+	Scan func(*Lease) []any
+}
+
+// setClaimed is what every claim writes.
+const setClaimed = `
+  {{q .Status}} = {{lit .States.Running}},
+  {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
+  {{if .Fence}}, {{q .Fence}} = {{nextFor "t"}}{{end}}
+  {{if .Holder}}, {{q .Holder}} = @holder::uuid{{end}}
+  {{if .Worker}}, {{q .Worker}} = @worker{{end}}
+  {{if .Attempt}}, {{q .Attempt}} = least(t.{{q .Attempt}}, 2147483646) + 1{{end}}
+  {{if .StartedAt}}, {{q .StartedAt}} = clock_timestamp(){{end}}
+  {{if .FinishedAt}}, {{q .FinishedAt}} = null{{end}}`
+
+// returnClaimed is what every claim returns, in the order that scanLeases reads it.
+const returnClaimed = `
+  t.{{q .Key}}::text, {{token "t"}}
+  , {{if .Type}}t.{{q .Type}}{{else}}''{{end}}
+  , {{if .Priority}}t.{{q .Priority}}::int{{else}}0{{end}}
+  , {{if .Attempt}}t.{{q .Attempt}}::int{{else}}1{{end}}
+  , {{if .Lost}}t.{{q .Lost}}::int{{else}}0{{end}}
+  , {{if .DueAt}}t.{{q .DueAt}}{{else}}now(){{end}}
+  {{prefix .Columns}}`
+
+// claimSQL takes up to @limit due rows, first by priority, then in the order of @types, then by due time. It locks what
+// it takes and passes over what others have locked. The index on (type, priority, retry_at, key) of queued rows serves
+// one probe a (type, priority) pair; "key = any(array(…))" keeps the plan away from statistics of a table that is empty
+// one moment and full the next.
+const claimSQL = `
+update {{.Name.Sanitize}} as t
+set` + setClaimed + `
+  {{if .DueAt}}, {{q .DueAt}} = t.{{q .RetryAt}}{{end}}
+where t.{{q .Key}} = any (array (
+  {{if .Type}}
+  select due.key
+  from unnest(@types::text[] {{if .Priority}}, @priorities::smallint[]{{end}}) as p(type {{if .Priority}}, priority{{end}})
+  cross join lateral (
+  {{end}}
+    select d.{{q .Key}} as key
+    from {{.Name.Sanitize}} as d
+    where d.{{q .Status}} = {{lit .States.Queued}}
+      and d.{{q .RetryAt}} <= now()
+      {{if .Type}}and d.{{q .Type}} = p.type{{end}}
+      {{if .Priority}}and d.{{q .Priority}} = p.priority{{end}}
+    order by d.{{q .RetryAt}}, d.{{q .Key}}
+    limit @limit
+    for update skip locked
+  {{if .Type}}
+  ) as due
+  limit @limit
+  {{end}}
+))
+returning` + returnClaimed
+
+// Claim takes due rows, best first, and returns their leases once the claim has committed. Fewer than the limit means
+// that no more were due, or that others had them locked: see [Queue.Look].
+//
+// A claim needs no durable commit. If the server forgets it in a crash the row is due again, and the fence, which the
+// clock raises, keeps the forgotten holder out.
+func (q *Queue) Claim(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, error) {
+	args := pgx.NamedArgs{"types": opts.Types, "limit": opts.Limit}
+	if q.table.Priority != "" {
+		args["types"], args["priorities"] = pairs(opts.Types)
+	}
+	return q.collect(ctx, db, q.sql.claim, opts, args)
+}
+
+// claimExpiredSQL takes over up to @limit rows whose lease has ended, with no look at priority: there are few. The index
+// on (type, retry_at, key) of running rows serves it.
+const claimExpiredSQL = `
+update {{.Name.Sanitize}} as t
+set` + setClaimed + `
+  {{if .Lost}}, {{q .Lost}} = least(t.{{q .Lost}} + 1, 32767){{end}}
+where t.{{q .Key}} = any (array (
+  {{if .Type}}
+  select expired.key
+  from unnest(@types::text[]) as p(type)
+  cross join lateral (
+  {{end}}
+    select d.{{q .Key}} as key
+    from {{.Name.Sanitize}} as d
+    where d.{{q .Status}} = {{lit .States.Running}}
+      and d.{{q .RetryAt}} <= now()
+      {{if .Type}}and d.{{q .Type}} = p.type{{end}}
+    order by d.{{q .RetryAt}}, d.{{q .Key}}
+    limit @limit
+    for update skip locked
+  {{if .Type}}
+  ) as expired
+  limit @limit
+  {{end}}
+))
+returning` + returnClaimed
+
+// ClaimExpired takes over rows whose holder let the lease run out: it crashed, hangs or is cut off. [Lease.Lost] tells
+// how often in a row that happened to a row.
+func (q *Queue) ClaimExpired(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, error) {
+	return q.collect(ctx, db, q.sql.claimExpired, opts, pgx.NamedArgs{"types": opts.Types, "limit": opts.Limit})
+}
+
+// pairs lists every priority of every type, most urgent priority first.
+func pairs(types []string) ([]string, []int16) {
+	t := make([]string, 0, Priorities*len(types))
+	p := make([]int16, 0, Priorities*len(types))
+	for priority := range int16(Priorities) {
+		for _, name := range types {
+			t, p = append(t, name), append(p, priority)
+		}
+	}
+	return t, p
+}
+
+// collect reads the leases of a claim to the end, which is its commit: rows stream to the client before that, and a
+// settlement sent then would miss the row.
+func (q *Queue) collect(ctx context.Context, db DB, sql string, opts ClaimOptions, args pgx.NamedArgs) ([]*Lease, error) {
+	args["holder"], args["worker"], args["lease"] = opts.Holder, opts.Worker, opts.Lease
+	expires := time.Now().Add(opts.Lease)
+	rows, err := db.Query(ctx, sql, args)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	leases, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Lease, error) {
+		l := &Lease{Holder: opts.Holder, Expires: expires}
+		dest := []any{&l.Key, &l.Fence, &l.Type, &l.Priority, &l.Attempt, &l.Lost, &l.DueAt}
+		if opts.Scan != nil {
+			dest = append(dest, opts.Scan(l)...)
+		}
+		return l, row.Scan(dest...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	return leases, nil
+}
+
+// claimRowSQL takes the one row @key if it still has the token that the caller saw and is due. It waits for a lock.
+const claimRowSQL = `
+update {{.Name.Sanitize}} as t
+set` + setClaimed + `
+where t.{{q .Key}} = @key::text::{{.KeyType}}
+  and {{token "t"}} = @seen
+  and t.{{q .RetryAt}} <= now()
+  and t.{{q .Status}} in ({{lit .States.Queued}}, {{lit .States.Running}})
+returning` + returnClaimed
+
+// ClaimRow takes the one row that the caller has picked, if since then nobody else has: seen is the [State.Fence] it
+// had. Nil, nil means that somebody was faster.
+func (q *Queue) ClaimRow(ctx context.Context, db DB, key string, seen int64, opts ClaimOptions) (*Lease, error) {
+	leases, err := q.collect(ctx, db, q.sql.claimRow, opts, pgx.NamedArgs{"key": key, "seen": seen})
+	if err != nil || len(leases) == 0 {
+		return nil, err
+	}
+	return leases[0], nil
+}
+
+// lookSQL finds, for the types given, how long until the next queued row is due and until the next lease ends, in
+// seconds; zero or less for a row that is due and was not claimed. It locks nothing. Two indexes serve it, so that the
+// ends of leases never lie in the way of the due rows.
+const lookSQL = `
+select
+  extract(epoch from min(next.due) - clock_timestamp())::float8,
+  extract(epoch from min(next.lease) - clock_timestamp())::float8
+from (
+  {{if .Type}}
+  select
+    (
+      select d.{{q .RetryAt}}
+      from {{.Name.Sanitize}} as d
+      where d.{{q .Status}} = {{lit .States.Queued}} and d.{{q .Type}} = p.type and d.{{q .RetryAt}} < 'infinity'
+        {{if .Priority}}and d.{{q .Priority}} = p.priority{{end}}
+      order by d.{{q .RetryAt}}
+      limit 1
+    ) as due,
+    case when @leases::boolean {{if .Priority}}and p.priority = 0{{end}} then
+    (
+      select d.{{q .RetryAt}}
+      from {{.Name.Sanitize}} as d
+      where d.{{q .Status}} = {{lit .States.Running}} and d.{{q .Type}} = p.type and d.{{q .RetryAt}} < 'infinity'
+      order by d.{{q .RetryAt}}
+      limit 1
+    )
+    end as lease
+  from unnest(@types::text[] {{if .Priority}}, @priorities::smallint[]{{end}}) as p(type {{if .Priority}}, priority{{end}})
+  {{else}}
+  select
+    (select min(d.{{q .RetryAt}}) from {{.Name.Sanitize}} as d where d.{{q .Status}} = {{lit .States.Queued}} and d.{{q .RetryAt}} < 'infinity') as due,
+    case when @leases::boolean then (select min(d.{{q .RetryAt}}) from {{.Name.Sanitize}} as d where d.{{q .Status}} = {{lit .States.Running}} and d.{{q .RetryAt}} < 'infinity') end as lease
+  {{end}}
+) as next`
+
+// Never is the answer of [Queue.Look] where nothing lies ahead.
+const Never = time.Duration(1<<63 - 1)
+
+// Look tells how long until a queued row falls due and until a running row's lease ends, by the database's clock. Zero
+// or less means now: rows are there that a claim just passed over, because somebody else has them locked or because
+// they fell due since. Without leases, whose ends lie behind the dead entries of all those that were settled in time,
+// the second answer is [Never].
+func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool) (due, leaseEnd time.Duration, err error) {
+	args := pgx.NamedArgs{"types": types, "leases": leases}
+	if q.table.Priority != "" {
+		args["types"], args["priorities"] = pairs(types)
+	}
+	rows, err := db.Query(ctx, q.sql.look, args)
+	if err != nil {
+		return 0, 0, fmt.Errorf("look: %w", err)
+	}
+	var d, l *float64
+	if _, err := pgx.ForEachRow(rows, []any{&d, &l}, func() error { return nil }); err != nil {
+		return 0, 0, fmt.Errorf("look: %w", err)
+	}
+	return seconds(d), seconds(l), nil
+}
+
+func seconds(s *float64) time.Duration {
+	if s == nil || *s > float64(Never/time.Second) {
+		return Never
+	}
+	return time.Duration(*s * float64(time.Second))
+}

@@ -1,0 +1,75 @@
+// Package notify answers one question: when to look. It keeps one LISTEN
+// session alive through everything that ends or silences connections, tells
+// its owner when that session came into effect and when it was lost, and
+// spreads what it hears over the goroutines that wait for it.
+//
+// It knows nothing of tasks and is usable alone by a program that only wants a
+// LISTEN which survives. [Listener] is the session, [Fanout] the wake-up of
+// waiting goroutines, [Channel] the naming shared with the SQL side,
+// [Connector] and [KeepAlive] prepare the connection.
+//
+// # Guarantees
+//
+// Postgres forgets: a notification sent while nobody listens is gone. No
+// listener can promise delivery, so this one promises to say when something may
+// have been missed. After each call of Config.OnConnect, every notification
+// that was committed from then on reaches its handler, or OnDisconnect is called.
+// Between the two calls nothing is missed; outside them anything may be. The
+// owner therefore looks once, fully, in (or rather woken by) OnConnect.
+//
+//   - OnConnect, the handlers and OnDisconnect run on one goroutine, in the
+//     order of events, never at the same time. They must not block: while they
+//     do, nothing is heard and the watchdog takes the connection for dead.
+//   - Each OnConnect is followed by exactly one OnDisconnect before Run returns.
+//   - "Connected" means: LISTEN is in effect on every channel, and the server
+//     is a writable primary. A standby or a read-only database is an outage.
+//   - A connection that died in silence is noticed by the watchdog within
+//     Watchdog + ProbeTimeout when probes can be sent and are answered at
+//     once, and within Watchdog + 2 × ProbeTimeout whatever happens.
+//   - Every wait for the database has a deadline, Run returns within a second
+//     of the end of its ctx, also while the network swallows everything.
+//   - A panic in a callback is not recovered: it leaves Run, after the connection
+//     was closed.
+//
+// # States
+//
+//	            Run
+//	             │
+//	             ▼      dial, LISTEN or check failed, deadline
+//	┌────▶ connecting ────────────────────────────┐
+//	│            │                                ▼
+//	│            │ LISTEN on all channels,    backing off ── jittered, doubling from
+//	│            │ server is writable             │ ▲       MinBackoff to MaxBackoff
+//	│            ▼                                │ │
+//	│       listening ──── socket error ──▶ lost ─┼─┘
+//	│        │  ▲  │                          ▲   │
+//	│ silent │  │  └── no echo, or two ───────┘   │
+//	│        ▼  │      probes failed              │
+//	│       probing                               │
+//	└─────────────────────────────────────────────┘
+//
+// Entering listening resets the back-off and calls OnConnect; leaving it calls OnDisconnect. The end of ctx leaves any state at
+// once. The log has one line for each outage and one for its end; attempts in
+// between are logged at debug level.
+//
+// # What may fail, and what then happens
+//
+//	backend terminated            read fails at once; reconnected after about MinBackoff
+//	server restarts or crashes    the same, then back-off until it accepts connections
+//	connection refused            back-off, capped at MaxBackoff
+//	connect or LISTEN hangs       given up after ConnectTimeout, back-off
+//	half-open connection          probe has no echo: socket broken at once, reconnected
+//	probe cannot be sent          no proof; after two in a row the connection is given up too
+//	standby, read-only database   not connected; back-off until writable (ErrNotWritable)
+//	fail-over                     the old session ends or falls silent; each dial resolves anew
+//	client vanishes               the server ends the session within ~11 s (KeepAlive)
+//	handler blocks                the watchdog gives the connection up; cured only by returning
+//	handler panics                Run closes the connection and panics
+//	Connect ignores its ctx       Run cannot end before it returns; do not do that
+//	server turns read-only later  not noticed until the session ends: NOTIFY works regardless
+//
+// A pooler in transaction mode (PgBouncer) cannot carry a LISTEN: a client hears
+// its own notifications through it and nobody else's, so the probe, which comes
+// from another connection, has no echo and the listener never stays connected.
+// Give it a direct session.
+package notify

@@ -1,0 +1,236 @@
+package pgwake
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+var errSQLNoRows = sql.ErrNoRows
+
+// Limits of what a task holds; the tables check them too.
+const (
+	maxTypeBytes   = 200
+	maxKeyBytes    = 500
+	maxMaxAttempts = 1_000_000
+	// maxDelay is so far ahead that only an overflow can have meant it.
+	maxDelay = 200 * 365 * 24 * time.Hour
+
+	defaultPriority = 5
+)
+
+// taskRow is a task as it goes into the table.
+type taskRow struct {
+	ID          uuid.UUID       `json:"id"`
+	Type        string          `json:"type"`
+	Payload     json.RawMessage `json:"payload"`
+	DueAt       *time.Time      `json:"due_at"`
+	Delay       *int64          `json:"delay"` // microseconds
+	Priority    int             `json:"priority"`
+	MaxAttempts *int            `json:"max_attempts"`
+	UniqueKey   *string         `json:"unique_key"`
+	Metadata    json.RawMessage `json:"metadata"`
+}
+
+// prepare checks a task and fills in its defaults, so that what the database would refuse, or hold for ever, is refused
+// here in words that say what to change.
+func (c *Client) prepare(task NewTask) (*taskRow, error) {
+	if task.Payload == nil {
+		return nil, errors.New("enqueue: payload is nil")
+	}
+	name := task.Payload.TaskType()
+	if err := CheckType(name); err != nil {
+		return nil, fmt.Errorf("enqueue: %w", err)
+	}
+	var opts EnqueueOptions
+	if task.Options != nil {
+		opts = *task.Options
+	}
+	defaults := c.defaults(name)
+	row := &taskRow{ID: opts.ID, Type: name, Priority: defaultPriority, Metadata: json.RawMessage("{}")}
+
+	var err error
+	if row.Payload, err = encode(task.Payload); err != nil {
+		return nil, wrapTask(name, fmt.Errorf("payload: %w", err))
+	}
+	if opts.Metadata != nil {
+		if row.Metadata, err = encode(opts.Metadata); err != nil {
+			return nil, wrapTask(name, fmt.Errorf("metadata: %w", err))
+		}
+	}
+
+	if row.ID == uuid.Nil {
+		if row.ID, err = uuid.NewV7(); err != nil {
+			return nil, wrapTask(name, err)
+		}
+	}
+
+	switch {
+	case !opts.DueAt.IsZero():
+		if y := opts.DueAt.UTC().Year(); y < 1970 || y > 9999 {
+			return nil, wrapTask(name, fmt.Errorf("due time %s is not between the years 1970 and 9999", opts.DueAt))
+		}
+		row.DueAt = &opts.DueAt
+	case opts.Delay < 0 || opts.Delay > maxDelay:
+		return nil, wrapTask(name, fmt.Errorf("delay %s is not between 0 and %s", opts.Delay, maxDelay))
+	case opts.Delay > 0:
+		row.Delay = new(opts.Delay.Microseconds())
+	}
+
+	if p := cmpOr(opts.Priority, defaults.Priority); p != nil {
+		row.Priority = *p
+	}
+	if row.Priority < 0 || row.Priority > 9 {
+		return nil, wrapTask(name, fmt.Errorf("priority %d is not between 0 (first) and 9 (last)", row.Priority))
+	}
+
+	attempts := opts.MaxAttempts
+	if attempts == 0 {
+		attempts = defaults.MaxAttempts
+	}
+	if attempts < 0 || attempts > maxMaxAttempts {
+		return nil, wrapTask(name, fmt.Errorf("max attempts %d is not between 1 (no retry) and %d", attempts, maxMaxAttempts))
+	}
+	if attempts > 0 {
+		row.MaxAttempts = &attempts
+	}
+
+	key := opts.UniqueKey
+	if key == "" && len(defaults.UniqueFields) > 0 {
+		if key, err = uniqueKey(row.Payload, defaults.UniqueFields); err != nil {
+			return nil, wrapTask(name, err)
+		}
+	}
+	if key != "" {
+		if err := checkText("unique key", key, maxKeyBytes); err != nil {
+			return nil, wrapTask(name, err)
+		}
+		row.UniqueKey = &key
+	}
+	return row, nil
+}
+
+func cmpOr(a, b *int) *int {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// CheckType returns an error that says what is wrong with a task type's name, if anything is.
+func CheckType(name string) error {
+	if strings.TrimSpace(name) == "" {
+		return errors.New("task type is empty")
+	}
+	return checkText("task type", name, maxTypeBytes)
+}
+
+func checkText(what, s string, limit int) error {
+	switch {
+	case len(s) > limit:
+		return fmt.Errorf("%s has %d bytes, more than the %d allowed: %.40q…", what, len(s), limit, s)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%s %q is not valid UTF-8", what, s)
+	case strings.ContainsRune(s, 0):
+		return fmt.Errorf("%s %q contains a NUL, which PostgreSQL cannot store", what, s)
+	}
+	return nil
+}
+
+// encode marshals a value to JSON that jsonb can hold.
+func encode(v any) (json.RawMessage, error) {
+	raw, isRaw := v.(Raw)
+	if isRaw && len(raw.JSON) > 0 && !json.Valid(raw.JSON) {
+		return nil, errors.New("not valid JSON")
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkJSON(text, isRaw); err != nil {
+		return nil, err
+	}
+	return text, nil
+}
+
+// checkJSON looks through valid JSON for what jsonb cannot hold: a NUL, written \u0000, half of a surrogate pair, and
+// bytes that are not UTF-8. Marshalling writes the escape \ufffd for a Go string's invalid bytes, and only for them, so
+// that escape is refused as well unless the JSON was given as such. A text that merely shows such an escape has its
+// backslash escaped and passes.
+func checkJSON(text []byte, given bool) error {
+	if !utf8.Valid(text) {
+		return errors.New("text is not valid UTF-8")
+	}
+	high := false // the escape before was the first half of a surrogate pair
+	for i := 0; i < len(text); i++ {
+		unit, isUnit := uint64(0), false
+		if text[i] == '\\' {
+			if i+6 <= len(text) && text[i+1] == 'u' {
+				var err error
+				if unit, err = strconv.ParseUint(string(text[i+2:i+6]), 16, 16); err != nil {
+					return fmt.Errorf("bad escape %q", text[i:i+6])
+				}
+				isUnit = true
+				i += 4
+			}
+			i++
+		}
+		low := isUnit && unit >= 0xdc00 && unit <= 0xdfff
+		switch {
+		case high != low:
+			return errors.New("half of a surrogate pair is not a character, and PostgreSQL cannot store it")
+		case isUnit && unit == 0:
+			return errors.New("a NUL character (\\u0000) cannot be stored by PostgreSQL: remove it, or encode the bytes, as base64 for example")
+		case isUnit && unit == 0xfffd && !given:
+			return errors.New("a string is not valid UTF-8: use []byte for bytes, or clean it with strings.ToValidUTF8")
+		}
+		high = isUnit && unit >= 0xd800 && unit <= 0xdbff
+	}
+	if high {
+		return errors.New("half of a surrogate pair is not a character, and PostgreSQL cannot store it")
+	}
+	return nil
+}
+
+// uniqueKey is the JSON array of the values of the payload's fields, or its hash where that is long.
+func uniqueKey(payload json.RawMessage, fields []string) (string, error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &object); err != nil {
+		return "", fmt.Errorf("unique fields need a payload that is a JSON object: %w", err)
+	}
+	values := make([]json.RawMessage, len(fields))
+	for i, f := range fields {
+		if values[i] = object[f]; values[i] == nil {
+			values[i] = json.RawMessage("null")
+		}
+	}
+	// Through any, so that objects have their keys sorted and equal values are equal text.
+	var canonical any
+	text, err := json.Marshal(values)
+	if err == nil {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber() // a float64 would make large integers equal that are not
+		err = decoder.Decode(&canonical)
+	}
+	if err == nil {
+		text, err = json.Marshal(canonical)
+	}
+	if err != nil {
+		return "", fmt.Errorf("unique fields: %w", err)
+	}
+	if len(text) > 200 {
+		sum := sha256.Sum256(text)
+		return "sha256:" + hex.EncodeToString(sum[:]), nil
+	}
+	return string(text), nil
+}

@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgwake/pgwake/notify"
+)
+
+// Connections that a process has beside the handlers' pool. The listener and the claim connection stay; those of the
+// heartbeat and the settler are opened when there is something to do and closed when there has been nothing for a while.
+const (
+	idleConnections = 2
+	busyConnections = 4
+
+	// idleTimeout is after how long without use the two connections on demand are closed.
+	idleTimeout = 30 * time.Second
+)
+
+// statementTimeout bounds every statement of the worker on the client's side; the server's own bound is a little longer
+// and ends what a dead client left behind.
+const statementTimeout = 15 * time.Second
+
+// connector dials connections like those of the handlers' pool, with what the worker's own statements need, whatever the
+// database's, the role's or the pool's settings are.
+func connector(pool *pgxpool.Pool, name string, params map[string]string) func(ctx context.Context) (*pgx.Conn, error) {
+	base := pool.Config()
+	config := base.ConnConfig.Copy()
+	config.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	for key, value := range map[string]string{
+		"application_name": "pgwake " + name,
+		// Claims and settlements are written for it; under the stricter levels they would fail with 40001.
+		"default_transaction_isolation": "read committed",
+		"default_transaction_read_only": "off",
+		// A plan made while the queue was empty is ruinous when it is full.
+		"plan_cache_mode":                     "force_custom_plan",
+		"jit":                                 "off",
+		"statement_timeout":                   "20s",
+		"idle_in_transaction_session_timeout": "20s",
+	} {
+		config.RuntimeParams[key] = value
+	}
+	for key, value := range params {
+		config.RuntimeParams[key] = value
+	}
+	connect := notify.Connector(config)
+	if base.BeforeConnect == nil {
+		return connect
+	}
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		// The hook brings fresh credentials, for example.
+		fresh := config.Copy()
+		if err := base.BeforeConnect(ctx, fresh); err != nil {
+			return nil, err
+		}
+		return notify.Connector(fresh)(ctx)
+	}
+}
+
+// connection is one session of the worker's own, opened by its first use and again after it broke. One caller at a time
+// has it.
+type connection struct {
+	connect func(ctx context.Context) (*pgx.Conn, error)
+	lock    chan struct{} // holds a token while somebody has the session
+	conn    *pgx.Conn     // guarded by lock
+	used    time.Time     // guarded by lock
+}
+
+func newConnection(connect func(ctx context.Context) (*pgx.Conn, error)) *connection {
+	return &connection{connect: connect, lock: make(chan struct{}, 1)}
+}
+
+// do runs f with the session, in the time given, waiting for others included. A statement whose context ends breaks the
+// session; the next use opens another.
+func (c *connection) do(ctx context.Context, timeout time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	select {
+	case c.lock <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the connection: %w", context.Cause(ctx))
+	}
+	defer func() { <-c.lock }()
+
+	if c.conn == nil || c.conn.IsClosed() {
+		conn, err := c.connect(ctx)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		c.conn = conn
+	}
+	c.used = time.Now()
+	return f(ctx, c.conn)
+}
+
+// closeIdle closes the session if it has not been used for the time given and nobody has it.
+func (c *connection) closeIdle(idle time.Duration) {
+	select {
+	case c.lock <- struct{}{}:
+	default:
+		return
+	}
+	defer func() { <-c.lock }()
+	if c.conn != nil && time.Since(c.used) >= idle {
+		c.closeConn()
+	}
+}
+
+// close closes the session once nobody has it.
+func (c *connection) close() {
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
+	if c.conn != nil {
+		c.closeConn()
+	}
+}
+
+// closeConn says goodbye, but not for long: the network may be gone.
+func (c *connection) closeConn() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.conn.Close(ctx)
+	c.conn = nil
+}

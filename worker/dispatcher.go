@@ -1,0 +1,360 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/lease"
+	"github.com/pgwake/pgwake/notify"
+	"github.com/pgwake/pgwake/registry"
+)
+
+const (
+	// reread bounds the time between two looks, since rows due in more than a minute do not ring.
+	reread = 30 * time.Second
+	// leaseLook is the least time between two looks at the ends of leases, which lie behind dead entries.
+	leaseLook = time.Second
+	// blockedRetry is the first wait before another look where due rows are locked by somebody; it doubles up to
+	// blockedRetryMax.
+	blockedRetry    = 50 * time.Millisecond
+	blockedRetryMax = 150 * time.Millisecond
+	// suspectRetry is how long a suspect waits that cannot run now because another one does.
+	suspectRetry = 2 * time.Second
+)
+
+// dispatcher finds work for one group of slots: it claims when there is room, and is told to look by a ring, by a slot
+// set free, by the due timer and by the sweep.
+type dispatcher struct {
+	w     *Worker
+	types []string // names and aliases
+	slots int
+	group errgroup.Group // runs the handlers, bounded by slots
+
+	wake  *notify.Subscription
+	freed chan struct{} // cap 1: a slot was set free while more was waiting
+	busy  atomic.Int64  // slots taken
+	more  atomic.Bool   // the last claim filled the slots: there may be more
+
+	// Only the dispatcher's own goroutine uses these.
+	dueAt       time.Time // next look for due rows; zero: none known
+	leaseAt     time.Time // next end of a lease; zero: none known
+	leaseLooked time.Time // last look at leases
+	sweepAt     time.Time
+	blocked     time.Duration // last wait for rows locked by somebody
+	troubled    time.Duration // last wait after an error
+	state       stateLog
+}
+
+func newDispatcher(w *Worker, types []string, slots int) *dispatcher {
+	d := &dispatcher{w: w, types: types, slots: slots, freed: make(chan struct{}, 1)}
+	d.group.SetLimit(slots)
+	d.state = stateLog{log: w.log, what: "dispatcher"}
+	return d
+}
+
+func (d *dispatcher) free() int { return d.slots - int(d.busy.Load()) }
+
+// run claims and dispatches until ctx ends. What it has claimed by then it still hands out or gives back.
+func (d *dispatcher) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	look := reasons{due: true, leases: true}
+	for ctx.Err() == nil {
+		err := d.pass(ctx, look)
+		d.state.note(err)
+		timer.Reset(d.wait(err))
+
+		look = reasons{}
+		select {
+		case <-ctx.Done():
+		case <-d.wake.C():
+			look.due = true
+		case <-d.freed:
+			look.due = true
+		case <-timer.C:
+			now := time.Now()
+			look.due = err != nil || reached(now, d.dueAt)
+			look.leases = err != nil || reached(now, d.leaseAt)
+		}
+	}
+}
+
+func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// reasons are what a pass looks for first; it looks for the rest before it sleeps.
+type reasons struct{ due, leases bool }
+
+// pass claims what there is and room for, and learns when to look again.
+func (d *dispatcher) pass(ctx context.Context, look reasons) error {
+	if look.due {
+		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
+			return err
+		}
+	}
+	if look.leases {
+		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
+			return err
+		}
+	}
+	// A ring that has come in meanwhile asks for a claim, which makes this look useless.
+	if d.free() == 0 || len(d.wake.C()) > 0 || ctx.Err() != nil {
+		return nil
+	}
+	return d.look(ctx)
+}
+
+// claim claims until no more is due, or no slot is free.
+func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) error {
+	for ctx.Err() == nil {
+		free := d.free()
+		if free == 0 {
+			// Said before the slots are counted again, so that one set free in between is heard of.
+			d.more.Store(true)
+			if d.free() == 0 {
+				return nil
+			}
+			continue
+		}
+		d.more.Store(false)
+		batch, err := d.take(free, claim)
+		if err != nil {
+			return err
+		}
+		if len(batch) > 0 {
+			d.blocked = 0
+			d.dispatch(ctx, batch)
+		}
+		if len(batch) < free {
+			return nil
+		}
+	}
+	return nil
+}
+
+// take claims up to n rows. It does not heed the end of the dispatcher's context: a claim that is under way when the
+// worker stops would commit all the same, and its rows would wait for their leases to end.
+func (d *dispatcher) take(n int, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) ([]*execution, error) {
+	var batch []*execution
+	runs := map[*lease.Lease]*row{}
+	opts := lease.ClaimOptions{
+		Holder: d.w.id, Worker: d.w.config.Name, Types: d.types, Limit: n, Lease: d.w.config.Lease,
+		Scan: func(l *lease.Lease) []any {
+			r := &row{}
+			runs[l] = r
+			return []any{&r.maxAttempts, &r.uniqueKey, &r.payload, &r.metadata, &r.createdAt}
+		},
+	}
+	err := d.w.claims.do(context.Background(), statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		leases, err := claim(ctx, conn, opts)
+		if err != nil {
+			return err
+		}
+		for _, l := range leases {
+			e, err := d.execution(l, runs[l])
+			if err != nil {
+				return err
+			}
+			batch = append(batch, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(batch, func(a, b *execution) int {
+		return cmp.Or(cmp.Compare(a.lease.Priority, b.lease.Priority), a.lease.DueAt.Compare(b.lease.DueAt), cmp.Compare(a.lease.Key, b.lease.Key))
+	})
+	return batch, nil
+}
+
+// row is what a claim returns of a task beside its lease.
+type row struct {
+	maxAttempts *int
+	uniqueKey   *string
+	payload     json.RawMessage
+	metadata    json.RawMessage
+	createdAt   time.Time
+}
+
+func (d *dispatcher) execution(l *lease.Lease, r *row) (*execution, error) {
+	typ, ok := d.w.types[l.Type]
+	if !ok {
+		return nil, fmt.Errorf("claimed a task of type %q, which is not registered", l.Type)
+	}
+	id, err := uuid.Parse(l.Key)
+	if err != nil {
+		return nil, fmt.Errorf("claimed a task with key %q: %w", l.Key, err)
+	}
+	run := pgwake.NewRun(l, d.w.config.Schema)
+	run.ID, run.RawPayload, run.Metadata, run.CreatedAt = id, r.payload, r.metadata, r.createdAt
+	run.MaxAttempts = typ.MaxAttempts
+	if r.maxAttempts != nil {
+		run.MaxAttempts = *r.maxAttempts
+	}
+	if r.uniqueKey != nil {
+		run.UniqueKey = *r.uniqueKey
+	}
+	return &execution{lease: l, run: run, typ: typ, expires: l.Expires}, nil
+}
+
+// dispatch starts the handlers of claimed rows. Rows that are not to run now go back, before any handler starts: one of
+// them may be about to kill this process.
+func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
+	start := batch[:0:0]
+	var back []settling
+	for _, e := range batch {
+		switch d.verdict(e) {
+		case runNow:
+			start = append(start, e)
+		case runLater:
+			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
+		case neverAgain:
+			err := fmt.Errorf("%w: %d runs in a row ended with their worker gone", ErrWorkerLost, e.lease.Lost)
+			back = append(back, settling{e, settlement(e.lease, e.run, registry.DefaultRetry, err, false)})
+		}
+	}
+	if ctx.Err() != nil {
+		// Claimed while the worker was told to stop.
+		for _, e := range start {
+			if e.alone {
+				<-d.w.suspects
+			}
+			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
+		}
+		start = nil
+	}
+	if len(back) > 0 {
+		if _, err := d.w.settler.flush(context.Background(), back); err != nil {
+			d.w.log.Warn("tasks not given back: they run when their leases end", "tasks", len(back), "error", err)
+		}
+	}
+	for _, e := range start {
+		if time.Now().After(e.expiresAt()) {
+			// The claim took longer than the lease; somebody else may have the row by now.
+			d.w.log.Warn("claim took longer than the lease", "task", e.run.ID, "type", e.run.Type)
+			if e.alone {
+				<-d.w.suspects
+			}
+			continue
+		}
+		d.busy.Add(1)
+		d.group.Go(func() error {
+			defer d.release()
+			d.w.execute(e)
+			return nil
+		})
+	}
+}
+
+// release frees a slot, and tells the dispatcher if more was waiting for one.
+func (d *dispatcher) release() {
+	d.busy.Add(-1)
+	if d.more.Load() {
+		select {
+		case d.freed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+type verdict int
+
+const (
+	runNow verdict = iota
+	runLater
+	neverAgain
+)
+
+// verdict judges a row whose worker was lost, which this task may have caused or not. After a first loss it runs like
+// any other, since most workers die of something else. From the second loss on, and for the last attempt, it runs with
+// no other suspect beside it in the process, so that a task that kills its worker is lost alone. Out of attempts, it
+// gets one more such run if it has not had one; then it is frozen. With a single attempt allowed there is no other run.
+func (d *dispatcher) verdict(e *execution) verdict {
+	lost, attempt, limit := e.lease.Lost, e.run.Attempt, e.run.MaxAttempts
+	switch {
+	case lost == 0:
+		return runNow
+	case attempt > limit && (lost > 1 || limit == 1):
+		return neverAgain
+	case lost == 1 && attempt < limit:
+		return runNow
+	}
+	select {
+	case d.w.suspects <- struct{}{}:
+		e.alone = true
+		return runNow
+	default:
+		return runLater
+	}
+}
+
+// look learns when the next row falls due and the next lease ends.
+func (d *dispatcher) look(ctx context.Context) error {
+	now := time.Now()
+	leases := now.Sub(d.leaseLooked) >= leaseLook || reached(now, d.leaseAt)
+	var due, leaseEnd time.Duration
+	err := d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		due, leaseEnd, err = d.w.queue.Look(ctx, conn, d.types, leases)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	now = time.Now()
+	d.sweepAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
+	if leases {
+		d.leaseLooked = now
+	}
+	// Passed over by a claim a moment ago, due rows are locked by somebody; or they fell due since.
+	wait := time.Duration(0)
+	if due <= 0 || leases && leaseEnd <= 0 {
+		wait = d.blocked
+		d.blocked = min(max(2*d.blocked, blockedRetry), blockedRetryMax)
+	} else {
+		d.blocked = 0
+	}
+	d.dueAt = after(now, due, wait)
+	if leases {
+		d.leaseAt = after(now, leaseEnd, wait)
+	} else if reached(now, d.leaseAt) {
+		d.leaseAt = now
+	}
+	return nil
+}
+
+// after is the instant in so much time, at least wait; zero for never.
+func after(now time.Time, in, wait time.Duration) time.Time {
+	if in == lease.Never {
+		return time.Time{}
+	}
+	return now.Add(max(in, wait))
+}
+
+// wait is how long to sleep if nothing rings.
+func (d *dispatcher) wait(err error) time.Duration {
+	if err != nil {
+		d.troubled = min(max(2*d.troubled, 50*time.Millisecond), 5*time.Second)
+		return time.Duration(float64(d.troubled) * (0.5 + rand.Float64()))
+	}
+	d.troubled = 0
+	now := time.Now()
+	// A lease taken right after a look ends no sooner than the lease's length from then.
+	next := now.Add(min(reread, d.w.config.Lease))
+	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt} {
+		if !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	return max(next.Sub(now), 0)
+}

@@ -1,0 +1,210 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/lease"
+	"github.com/pgwake/pgwake/registry"
+)
+
+// abandonAfter is how long after its timeout a handler may take to notice that its context has ended. Then the run is
+// settled as failed without it; its slot stays taken until it returns.
+const abandonAfter = 5 * time.Second
+
+// execution is one run in this process, from claim to settlement.
+type execution struct {
+	lease *lease.Lease
+	run   *pgwake.Run
+	typ   *registry.Type
+	alone bool // holds the process's token for suspects
+
+	cancel context.CancelCauseFunc // ends the handler's context
+
+	mu       sync.Mutex
+	expires  time.Time // when the lease ends by the monotonic clock
+	over     bool      // the outcome is decided: nothing the handler does changes it any more
+	returned bool      // the handler has returned
+}
+
+// decide reports whether the caller is the first to decide the outcome.
+func (e *execution) decide() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return false
+	}
+	e.over = true
+	return true
+}
+
+func (e *execution) decided() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.over
+}
+
+func (e *execution) renewed(until time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expires = until
+}
+
+func (e *execution) expiresAt() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.expires
+}
+
+// execute runs the handler and passes its outcome to the settler. It is the one place where panics are recovered.
+func (w *Worker) execute(e *execution) {
+	base, cancel := context.WithCancelCause(w.handlerContext)
+	e.cancel = cancel
+	w.held.add(e)
+	ctx, stop := base, context.CancelFunc(func() {})
+	if t := e.typ.Timeout; t > 0 {
+		ctx, stop = context.WithTimeoutCause(base, t, fmt.Errorf("%w after %s", ErrTimeout, t))
+		abandon := time.AfterFunc(t+abandonAfter, func() { w.abandon(e, context.Cause(ctx)) })
+		defer abandon.Stop()
+	}
+
+	var err error
+	normal := false
+	defer func() {
+		if !normal {
+			// A panic, or runtime.Goexit, which recover does not see.
+			value := "handler called runtime.Goexit"
+			if v := recover(); v != nil {
+				value = valueText(v)
+			}
+			err = &PanicError{Value: value, Stack: string(debug.Stack())}
+		}
+		cause := context.Cause(ctx)
+		stop()
+		cancel(nil)
+		w.finish(e, err, cause)
+	}()
+	err = e.typ.Run(ctx, e.run)
+	normal = true
+}
+
+// finish ends a run whose handler has returned.
+func (w *Worker) finish(e *execution, err, cause error) {
+	e.mu.Lock()
+	e.returned = true
+	e.mu.Unlock()
+	if e.alone {
+		<-w.suspects
+	}
+	if !e.decide() {
+		w.held.returned(e)
+		w.log.Warn("handler returned after its run was over; its result is dropped", "task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt)
+		return
+	}
+	if err != nil && errors.Is(cause, ErrTimeout) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	w.settler.add(e, settlement(e.lease, e.run, e.typ.Retry, err, errors.Is(cause, ErrStopping)))
+}
+
+// abandon settles a run as failed whose handler ignores that its context has ended.
+func (w *Worker) abandon(e *execution, cause error) {
+	if !e.decide() {
+		return
+	}
+	w.held.stuck(e)
+	w.log.Error("handler ignores the end of its context: the run is settled as failed, its slot stays taken",
+		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "timeout", e.typ.Timeout)
+	w.settler.add(e, settlement(e.lease, e.run, e.typ.Retry, cause, false))
+}
+
+// lose ends a run whose lease is lost. Nothing of it may be written any more.
+func (w *Worker) lose(e *execution, err error) {
+	if !e.decide() {
+		return
+	}
+	w.held.stuck(e)
+	w.held.settled(e)
+	w.log.Warn("lease lost: the handler's context ends and its result will be refused",
+		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "error", err)
+	e.cancel(err)
+}
+
+// held is the set of runs in this process.
+type held struct {
+	mu        sync.Mutex
+	leased    map[*execution]struct{} // whose lease is to be renewed
+	abandoned map[*execution]struct{} // whose outcome is decided while the handler has not returned
+}
+
+func newHeld() *held {
+	return &held{leased: map[*execution]struct{}{}, abandoned: map[*execution]struct{}{}}
+}
+
+func (h *held) add(e *execution) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leased[e] = struct{}{}
+}
+
+// settled takes a run out of the heartbeat's care: its row is settled or lost.
+func (h *held) settled(e *execution) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.leased, e)
+}
+
+// stuck counts a run whose outcome is decided before its handler has returned.
+func (h *held) stuck(e *execution) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.abandoned[e] = struct{}{}
+}
+
+func (h *held) returned(e *execution) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.abandoned, e)
+}
+
+// leases lists the runs whose leases are to be renewed.
+func (h *held) leases() []*execution {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]*execution, 0, len(h.leased))
+	for e := range h.leased {
+		list = append(list, e)
+	}
+	return list
+}
+
+// unreturned lists the runs whose handlers have not returned.
+func (h *held) unreturned() []*execution {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []*execution
+	for e := range h.leased {
+		e.mu.Lock()
+		if !e.returned {
+			list = append(list, e)
+		}
+		e.mu.Unlock()
+	}
+	for e := range h.abandoned {
+		if _, twice := h.leased[e]; !twice {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func (h *held) stuckCount() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.abandoned)
+}

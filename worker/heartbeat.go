@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgwake/pgwake/lease"
+)
+
+// heartbeat renews every held lease before a third of it has passed, one statement a beat for all of them. A run whose
+// lease is found lost, or could not be renewed in time, ends at once.
+//
+// It returns when ctx ends.
+func (w *Worker) heartbeat(ctx context.Context) {
+	period := w.config.Lease / 3
+	// Often enough to retry a failed beat and to end handlers in time.
+	tick := time.NewTicker(w.config.Lease / 20)
+	defer tick.Stop()
+	state := stateLog{log: w.log, what: "heartbeat"}
+	next := time.Now().Add(period)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.beatNow: // the listener has reconnected: what it was cut off from may concern the leases
+			next = time.Time{}
+		case <-tick.C:
+		}
+		if now := time.Now(); !now.Before(next) {
+			err := w.beat(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			state.note(err)
+			if err == nil {
+				next = now.Add(period)
+			}
+		}
+		w.expire(time.Now())
+		w.beats.closeIdle(idleTimeout)
+		w.settles.closeIdle(idleTimeout)
+	}
+}
+
+// beat renews the leases of all runs. One that the statement passed over is lost only if a look at its row says so: it
+// may be locked by somebody.
+func (w *Worker) beat(ctx context.Context) error {
+	executions := w.held.leases()
+	if len(executions) == 0 {
+		return nil
+	}
+	byKey := make(map[string]*execution, len(executions))
+	leases := make([]*lease.Lease, 0, len(executions))
+	for _, e := range executions {
+		byKey[e.lease.Key] = e
+		leases = append(leases, e.lease)
+	}
+	return w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) error {
+		until := time.Now().Add(w.config.Lease)
+		renewed, err := w.queue.Renew(ctx, conn, w.id, leases, w.config.Lease)
+		if err != nil {
+			return err
+		}
+		for _, r := range renewed {
+			if e := byKey[r.Key]; e != nil && e.lease.Fence == r.Fence {
+				e.renewed(until)
+				delete(byKey, r.Key)
+			}
+		}
+		missed := make([]*lease.Lease, 0, len(byKey))
+		for _, e := range byKey {
+			missed = append(missed, e.lease)
+		}
+		if len(missed) == 0 {
+			return nil
+		}
+		lost, err := w.queue.Lost(ctx, conn, missed)
+		if err != nil {
+			return err
+		}
+		for _, l := range lost {
+			// A run that completes in its own transaction, or whose settlement is under way, is gone for a good reason.
+			if e := byKey[l.Key]; !e.run.Completing() {
+				w.lose(e, l)
+			}
+		}
+		return nil
+	})
+}
+
+// expire ends the runs whose lease is about to end by this process's own clock, because it could not be renewed. It
+// leaves out those that are decided, whose settlement the database may still accept, and those that complete in their
+// own transaction, which has the row locked.
+func (w *Worker) expire(now time.Time) {
+	margin := w.config.Lease / 10
+	for _, e := range w.held.leases() {
+		if now.Add(margin).Before(e.expiresAt()) || e.decided() || e.run.Completing() {
+			continue
+		}
+		w.lose(e, fmt.Errorf("not renewed in time: %w", lease.ErrLeaseLost))
+	}
+}

@@ -1,0 +1,225 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/sqlstate"
+	"github.com/pgwake/pgwake/lease"
+)
+
+const (
+	// maxBatch and maxBatchBytes bound one settling statement.
+	maxBatch      = 500
+	maxBatchBytes = 1 << 20
+	// settleRetry is the first wait before a settlement is repeated whose row was locked.
+	settleRetry = 50 * time.Millisecond
+)
+
+// settler writes the ends of runs, one statement at a time: the first result goes out at once, and those that come in
+// while it is on its way go together in the next. A settlement that cannot be written is repeated until it can or until
+// the database says that the lease is lost.
+type settler struct {
+	w       *Worker
+	in      chan settling
+	drained chan struct{} // closed when no more will come
+}
+
+type settling struct {
+	execution *execution
+	end       lease.Settlement
+}
+
+func newSettler(w *Worker) *settler {
+	return &settler{w: w, in: make(chan settling, maxBatch), drained: make(chan struct{})}
+}
+
+// add hands over a decided run. It blocks while the settler is far behind.
+func (s *settler) add(e *execution, end lease.Settlement) {
+	select {
+	case s.in <- settling{e, end}:
+	case <-s.drained: // a handler that outlived its worker: the lease ends by itself
+	}
+}
+
+// run settles until drained is closed and everything is written, or ctx ends.
+func (s *settler) run(ctx context.Context) {
+	state := stateLog{log: s.w.log, what: "settler"}
+	var pending []settling
+	wait := time.Duration(0) // before pending is tried again
+	for {
+		pending = s.collect(pending)
+		if len(pending) == 0 {
+			select {
+			case item := <-s.in:
+				pending = s.collect(append(pending, item))
+			case <-s.drained:
+				if pending = s.collect(pending); len(pending) == 0 {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+		batch := pending[:batchSize(pending)]
+		rest, err := s.flush(ctx, batch)
+		state.note(err)
+		progress := len(rest) < len(batch)
+		pending = append(pending[len(batch):], rest...)
+		if progress {
+			wait = 0
+			continue
+		}
+		wait = min(max(2*wait, settleRetry), 2*time.Second)
+		if !sleep(ctx, wait) {
+			s.w.log.Error("settlements given up: their tasks run again when their leases end", "tasks", len(pending))
+			return
+		}
+	}
+}
+
+// collect adds what has come in, without waiting.
+func (s *settler) collect(pending []settling) []settling {
+	for len(pending) < 4*maxBatch {
+		select {
+		case item := <-s.in:
+			pending = append(pending, item)
+		default:
+			return pending
+		}
+	}
+	return pending
+}
+
+func batchSize(pending []settling) int {
+	size := 0
+	for i, p := range pending {
+		size += len(p.execution.run.RawPayload) + len(p.end.Entry)
+		if i > 0 && (i == maxBatch || size > maxBatchBytes) {
+			return i
+		}
+	}
+	return len(pending)
+}
+
+// flush writes one batch and returns what is left of it to be tried again.
+func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling, err error) {
+	ends := make([]lease.Settlement, len(batch))
+	for i, b := range batch {
+		ends[i] = b.end
+		if b.end.Status == string(pgwake.Succeeded) && b.execution.run.Completing() {
+			// Settled by the handler's transaction, or, if the row is still there, not at all.
+			ends[i] = settlement(b.end.Lease, b.execution.run, b.execution.typ.Retry, errNotCommitted, false)
+		}
+	}
+	err = s.w.settles.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		done, err := s.settle(ctx, conn, ends)
+		if err != nil {
+			return err
+		}
+		rest, err = s.sort(ctx, conn, batch, done)
+		return err
+	})
+	switch {
+	case err == nil:
+		return rest, nil
+	case sqlstate.Data(err) && len(batch) > 1:
+		// One bad row must not fail the others.
+		for _, b := range batch {
+			left, err := s.flush(ctx, []settling{b})
+			if err != nil && !sqlstate.Data(err) {
+				return append(rest, left...), err
+			}
+			rest = append(rest, left...)
+		}
+		return rest, nil
+	case sqlstate.Data(err):
+		return s.refused(batch[0], err), nil
+	}
+	return batch, err
+}
+
+// settle makes the archive's partition if that is what is missing.
+func (s *settler) settle(ctx context.Context, conn *pgx.Conn, ends []lease.Settlement) ([]string, error) {
+	done, err := s.w.queue.Settle(ctx, conn, s.w.id, ends)
+	if !sqlstate.NoPartition(err) {
+		return done, err
+	}
+	if _, err := conn.Exec(ctx, "select "+s.w.name("ensure_partitions")+"()"); err != nil {
+		return nil, err
+	}
+	return s.w.queue.Settle(ctx, conn, s.w.id, ends)
+}
+
+// refused replaces a settlement whose values the database does not take by one without values, and drops that one if it
+// is not taken either: the task then runs again when its lease ends.
+func (s *settler) refused(b settling, err error) []settling {
+	task := b.execution.run
+	if b.end.Error == "" && b.end.Entry == nil {
+		s.w.log.Error("settlement refused by the database", "task", task.ID, "type", task.Type, "error", err)
+		s.w.held.settled(b.execution)
+		return nil
+	}
+	s.w.log.Error("error of a run refused by the database; settling without it", "task", task.ID, "type", task.Type, "error", err)
+	b.end.Error, b.end.Entry = "", nil
+	return []settling{b}
+}
+
+// sort lets go of the settled runs and of the lost ones, and returns those whose rows are locked by somebody.
+func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, done []string) ([]settling, error) {
+	settled := make(map[string]bool, len(done))
+	for _, key := range done {
+		settled[key] = true
+	}
+	var missed []*lease.Lease
+	for _, b := range batch {
+		if !settled[b.end.Lease.Key] {
+			missed = append(missed, b.end.Lease)
+			continue
+		}
+		s.w.held.settled(b.execution)
+	}
+	if len(missed) == 0 {
+		return nil, nil
+	}
+	lost, err := s.w.queue.Lost(ctx, conn, missed)
+	if err != nil {
+		// What was settled is settled; the others are tried again.
+		lost = nil
+	}
+	gone := make(map[string]*lease.LostError, len(lost))
+	for _, l := range lost {
+		gone[l.Key] = l
+	}
+	var rest []settling
+	for _, b := range batch {
+		key := b.end.Lease.Key
+		switch l := gone[key]; {
+		case settled[key]:
+		case l == nil:
+			rest = append(rest, b)
+		default:
+			s.w.held.settled(b.execution)
+			if !b.execution.run.Completing() {
+				s.w.log.Warn("settlement refused: the lease is lost", "task", key, "type", b.execution.run.Type,
+					"attempt", b.execution.run.Attempt, "outcome", b.end.Status, "error", error(l))
+			}
+		}
+	}
+	return rest, nil
+}
+
+// sleep waits, and reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

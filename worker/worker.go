@@ -1,0 +1,318 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/lease"
+	"github.com/pgwake/pgwake/migrations"
+	"github.com/pgwake/pgwake/notify"
+	"github.com/pgwake/pgwake/registry"
+)
+
+// Worker runs the tasks of the types in a registry. Make it with [New] and start it with [Worker.Run].
+type Worker struct {
+	config Config
+	log    *slog.Logger
+	pool   *pgxpool.Pool
+	queue  *lease.Queue
+	types  map[string]*registry.Type // by name and alias
+	id     string                    // of this run; the holder of its leases
+	ran    atomic.Bool
+
+	claims  *connection // dispatchers, sweeps, the watchdog's ring
+	beats   *connection // heartbeat, on demand
+	settles *connection // settler, on demand
+
+	listener    *notify.Listener
+	fanout      notify.Fanout
+	dispatchers []*dispatcher
+	settler     *settler
+	held        *held
+	suspects    chan struct{} // token of the one suspect that may run
+	beatNow     chan struct{} // cap 1: the heartbeat is wanted at once
+	swept       atomic.Int64  // last report to the workers table, Unix nanoseconds
+
+	handlerContext context.Context // parent of every handler's; ended only after the drain
+	endHandlers    context.CancelCauseFunc
+}
+
+// New makes a worker of the types registered so far. It does not touch the database. The pool is that of the handlers:
+// the worker takes no connection from it, only its settings, for 2 connections of its own while idle and 4 while busy.
+func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, error) {
+	if pool == nil || reg == nil {
+		return nil, errors.New("new worker: pool and registry are needed")
+	}
+	config.setDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	queue, err := lease.New(pgwake.Table(config.Schema))
+	if err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	w := &Worker{
+		config: config, pool: pool, queue: queue, id: id.String(),
+		log:      config.Logger.With("worker", config.Name),
+		types:    map[string]*registry.Type{},
+		held:     newHeld(),
+		suspects: make(chan struct{}, 1),
+		beatNow:  make(chan struct{}, 1),
+	}
+	// A claim that the server forgets in a crash is no loss; waiting for its WAL would be.
+	w.claims = newConnection(connector(pool, config.Name, map[string]string{"synchronous_commit": "off"}))
+	w.beats = newConnection(connector(pool, config.Name, nil))
+	w.settles = newConnection(connector(pool, config.Name, nil))
+	w.settler = newSettler(w)
+
+	var shared []string
+	for _, t := range reg.Types() {
+		for _, n := range t.Names() {
+			w.types[n] = t
+		}
+		if t.Slots > 0 {
+			w.dispatchers = append(w.dispatchers, newDispatcher(w, t.Names(), t.Slots))
+		} else {
+			shared = append(shared, t.Names()...)
+		}
+	}
+	if len(shared) > 0 {
+		w.dispatchers = append(w.dispatchers, newDispatcher(w, shared, config.Slots))
+	}
+	if len(w.dispatchers) == 0 {
+		return nil, errors.New("new worker: the registry is empty: register a handler first")
+	}
+
+	w.listener, err = notify.NewListener(notify.Config{
+		Connect:   connector(pool, config.Name+" listener", nil),
+		Ring:      w.ring,
+		Channels:  map[string]func(string){notify.Channel(config.Schema, "tasks"): w.fanout.Ring},
+		OnConnect: w.connected,
+		Logger:    w.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
+	return w, nil
+}
+
+// ID identifies this worker's run; it is the holder of its leases and the key of its row in the workers table.
+func (w *Worker) ID() string { return w.id }
+
+// Run works until ctx ends, then drains: it stops claiming, waits for running handlers up to DrainTimeout, ends their
+// contexts with [ErrStopping], gives their tasks back without an attempt spent, and writes the last results. It returns
+// nil after that, and an error if it could not start or if handlers ignored the end of their context; their tasks then
+// run again when their leases end. A worker runs once.
+func (w *Worker) Run(ctx context.Context) error {
+	if !w.ran.CompareAndSwap(false, true) {
+		return errors.New("run worker: a worker runs once: make another")
+	}
+	defer func() {
+		w.claims.close()
+		w.beats.close()
+		w.settles.close()
+	}()
+	if err := w.start(ctx); err != nil {
+		return fmt.Errorf("start worker: %w", err)
+	}
+	w.log.Info("worker started", "id", w.id, "types", len(w.types), "slots", w.slots(), "lease", w.config.Lease)
+	w.handlerContext, w.endHandlers = context.WithCancelCause(context.WithoutCancel(ctx))
+
+	// What must go on while handlers run has contexts of its own, ended one by one below.
+	listening, stopListening := context.WithCancel(w.handlerContext)
+	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
+	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	var listeners, claimers, beater, settlers sync.WaitGroup
+	for _, d := range w.dispatchers {
+		d.wake = w.fanout.Subscribe(d.types...)
+		defer d.wake.Close()
+	}
+	listeners.Go(func() { _ = w.listener.Run(listening) })
+	beater.Go(func() { w.heartbeat(beating) })
+	settlers.Go(func() { w.settler.run(settling) })
+	claimers.Go(func() { w.report(ctx) })
+	claimers.Go(func() { w.keepHistory(ctx) })
+	for _, d := range w.dispatchers {
+		claimers.Go(func() { d.run(ctx) })
+	}
+
+	<-ctx.Done()
+
+	// The stop order.
+	// 1. Stop claiming. A claim under way ends, and its rows go back.
+	claimers.Wait()
+	// 2. Stop listening.
+	stopListening()
+	listeners.Wait()
+	// 3. Let handlers finish, then end their contexts.
+	stuck := w.drain()
+	// 4. Write the last results.
+	close(w.settler.drained)
+	if !waitFor(&settlers, statementTimeout) {
+		stopSettling()
+		settlers.Wait()
+	}
+	stopSettling()
+	// 5. Stop renewing. What is still held is lost to a lease that ends by itself.
+	stopBeating()
+	beater.Wait()
+	// 6. Say goodbye.
+	w.unregister()
+	w.log.Info("worker stopped", "id", w.id)
+	return stuck
+}
+
+// stopGrace is how long handlers have to return after their contexts have ended.
+const stopGrace = 2 * time.Second
+
+// drain waits for the handlers. It returns an error that names those that ignore the end of their context.
+func (w *Worker) drain() error {
+	var handlers sync.WaitGroup
+	for _, d := range w.dispatchers {
+		handlers.Go(func() { _ = d.group.Wait() })
+	}
+	done := make(chan struct{})
+	// Ends with the last handler; only one that never returns keeps it beyond Run.
+	go func() {
+		handlers.Wait()
+		close(done)
+	}()
+	if await(done, max(w.config.DrainTimeout, 0)) {
+		w.endHandlers(ErrStopping)
+		return nil
+	}
+	w.log.Info("ending handlers that have not finished", "handlers", w.running())
+	w.endHandlers(ErrStopping)
+	if await(done, stopGrace) {
+		return nil
+	}
+	var names []string
+	for _, e := range w.held.unreturned() {
+		names = append(names, fmt.Sprintf("%s of type %q", e.run.ID, e.run.Type))
+		e.decide() // nothing it returns counts any more
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("stop worker: %d handlers ignore the end of their context: %s", len(names), strings.Join(names, ", "))
+}
+
+func await(done <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+func waitFor(group *sync.WaitGroup, d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { // ends with the group, for which the caller waits in any case
+		group.Wait()
+		close(done)
+	}()
+	return await(done, d)
+}
+
+func (w *Worker) name(object string) string {
+	return pgx.Identifier{w.config.Schema, object}.Sanitize()
+}
+
+// start checks that this worker can work, and announces it.
+func (w *Worker) start(ctx context.Context) error {
+	return w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := migrations.Check(ctx, conn, w.config.Schema); err != nil {
+			return err
+		}
+		if err := w.checkConnections(ctx, conn); err != nil {
+			return err
+		}
+		if _, err := conn.Exec(ctx, "select "+w.name("ensure_partitions")+"()"); err != nil {
+			return fmt.Errorf("make partitions of the archive: %w", err)
+		}
+		return w.register(ctx, conn)
+	})
+}
+
+// checkConnections refuses a pool that the server can never satisfy beside the worker's own connections.
+func (w *Worker) checkConnections(ctx context.Context, conn *pgx.Conn) error {
+	var allowed int
+	if err := conn.QueryRow(ctx, `select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int`).Scan(&allowed); err != nil {
+		return fmt.Errorf("read the server's limit of connections: %w", err)
+	}
+	if need := int(w.pool.Config().MaxConns) + busyConnections; need > allowed {
+		return fmt.Errorf("the server allows %d connections and this process may need %d: %d of the pool and %d of the worker: raise max_connections by at least %d, or set pool_max_conns to at most %d",
+			allowed, need, need-busyConnections, busyConnections, need-allowed, max(allowed-busyConnections, 1))
+	}
+	return nil
+}
+
+// ring sends a notification for the listener's watchdog.
+func (w *Worker) ring(ctx context.Context, channel, payload string) error {
+	return w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "select pg_notify($1, $2)", channel, payload)
+		return err
+	})
+}
+
+// connected runs after LISTEN: leases first, then a full look for what was missed.
+func (w *Worker) connected() {
+	select {
+	case w.beatNow <- struct{}{}:
+	default:
+	}
+	w.fanout.RingAll()
+}
+
+func (w *Worker) slots() (n int) {
+	for _, d := range w.dispatchers {
+		n += d.slots
+	}
+	return n
+}
+
+func (w *Worker) running() (n int) {
+	for _, d := range w.dispatchers {
+		n += int(d.busy.Load())
+	}
+	return n
+}
+
+// version is the version of this module in the program that runs it.
+func version() string {
+	const path = "github.com/pgwake/pgwake"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if info.Main.Path == path {
+		return info.Main.Version
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == path {
+			return dep.Version
+		}
+	}
+	return "unknown"
+}

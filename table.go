@@ -42,7 +42,7 @@ func Table(schema string) lease.Table {
 			Final: []string{string(Succeeded), string(Cancelled)},
 		},
 		Type: "type", Priority: "priority", Fence: "fence", Holder: "holder", Worker: "worker",
-		DueAt: "due_at", Attempt: "attempt", Lost: "lost", StartedAt: "started_at", FinishedAt: "finished_at",
+		DueAt: "due_at", Attempt: "attempt", MaxAttempts: "max_attempts", Lost: "lost", StartedAt: "started_at", FinishedAt: "finished_at",
 		LastError: "last_error", Errors: "errors",
 		Columns: []string{"max_attempts", "unique_key", "payload", "metadata", "created_at"},
 		Archive: &lease.Archive{

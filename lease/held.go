@@ -147,10 +147,11 @@ type Settlement struct {
 	Entry   json.RawMessage // an object, appended with the time as "at" to the list of errors, of which the last 10 are kept; nil: none
 }
 
-// settledErrors appends the entry and keeps the last ten.
+// settledErrors appends the entry and keeps the last ten. What is no list is replaced by one.
 const settledErrors = `
   case
     when h.entry is null then t.{{q .Errors}}
+    when jsonb_typeof(t.{{q .Errors}}) is distinct from 'array' then jsonb_build_array(h.entry || jsonb_build_object('at', clock_timestamp()))
     when jsonb_array_length(t.{{q .Errors}}) >= 10 then (t.{{q .Errors}} - 0) || (h.entry || jsonb_build_object('at', clock_timestamp()))
     else t.{{q .Errors}} || (h.entry || jsonb_build_object('at', clock_timestamp()))
   end`
@@ -191,7 +192,7 @@ archived as (
   )
   select
     t.settled_status
-    {{if .Attempt}}, t.{{q .Attempt}} - t.settled_unspent{{end}}
+    {{if .Attempt}}, greatest(t.{{q .Attempt}} - t.settled_unspent, 0){{end}}
     {{if .FinishedAt}}, clock_timestamp(){{end}}
     {{if .LastError}}, coalesce(t.settled_error, t.{{q .LastError}}){{end}}
     {{if .Errors}}, t.settled_errors{{end}}
@@ -206,7 +207,7 @@ kept as (
     {{q .RetryAt}} = case when h.status = {{lit .States.Queued}} then clock_timestamp() + h.delay end
     {{if .DueAt}}, {{q .DueAt}} = case when h.status = {{lit .States.Queued}} then clock_timestamp() + h.delay else t.{{q .DueAt}} end{{end}}
     {{if .Holder}}, {{q .Holder}} = null{{end}}
-    {{if .Attempt}}, {{q .Attempt}} = t.{{q .Attempt}} - h.unspent{{end}}
+    {{if .Attempt}}, {{q .Attempt}} = greatest(t.{{q .Attempt}} - h.unspent, 0){{end}}
     {{if .Lost}}, {{q .Lost}} = case when h.started then 0 else t.{{q .Lost}} end{{end}}
     {{if .FinishedAt}}, {{q .FinishedAt}} = clock_timestamp(){{end}}
     {{if .LastError}}, {{q .LastError}} = coalesce(h.error, t.{{q .LastError}}){{end}}

@@ -79,31 +79,35 @@ type ClaimOptions struct {
 	Holder string // identity of this worker run, a UUID: the same for all its claims, never used again
 	Worker string // its name for people
 	Types  []string
-	Limit  int
-	Lease  time.Duration
+	// MaxAttempts are the attempts allowed to rows that do not say, one for each of Types.
+	MaxAttempts []int32
+	Limit       int
+	Lease       time.Duration
 	// Scan returns where the table's further columns go for the row whose lease it is given; nil if it names none.
 	Scan func(*Lease) []any
 }
 
-// setClaimed is what every claim writes.
+// setClaimed is what every claim writes. A count at the end of its type stays there, for an overflow would fail the claim
+// of every other row too.
 const setClaimed = `
   {{q .Status}} = {{lit .States.Running}},
   {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
   {{if .Fence}}, {{q .Fence}} = {{nextFor "t"}}{{end}}
   {{if .Holder}}, {{q .Holder}} = @holder::uuid{{end}}
   {{if .Worker}}, {{q .Worker}} = @worker{{end}}
-  {{if .Attempt}}, {{q .Attempt}} = least(t.{{q .Attempt}}, 2147483646) + 1{{end}}
+  {{if .Attempt}}, {{q .Attempt}} = least(coalesce(t.{{q .Attempt}}, 0), 2147483646) + 1{{end}}
   {{if .StartedAt}}, {{q .StartedAt}} = clock_timestamp(){{end}}
   {{if .FinishedAt}}, {{q .FinishedAt}} = null{{end}}`
 
-// returnClaimed is what every claim returns, in the order that scanLeases reads it.
+// returnClaimed is what every claim returns, in the order that collect reads it. What Go cannot hold must not fail it: the
+// claim is committed by then, and its other rows would be leased to nobody.
 const returnClaimed = `
   t.{{q .Key}}::text, {{token "t"}}
-  , {{if .Type}}t.{{q .Type}}{{else}}''{{end}}
-  , {{if .Priority}}t.{{q .Priority}}::int{{else}}0{{end}}
+  , {{if .Type}}coalesce(t.{{q .Type}}, ''){{else}}''{{end}}
+  , {{if .Priority}}coalesce(t.{{q .Priority}}, 0)::int{{else}}0{{end}}
   , {{if .Attempt}}t.{{q .Attempt}}::int{{else}}1{{end}}
-  , {{if .Lost}}t.{{q .Lost}}::int{{else}}0{{end}}
-  , {{if .DueAt}}t.{{q .DueAt}}{{else}}now(){{end}}
+  , {{if .Lost}}coalesce(t.{{q .Lost}}, 0)::int{{else}}0{{end}}
+  , {{if .DueAt}}case when isfinite(t.{{q .DueAt}}) then t.{{q .DueAt}} else now() end{{else}}now(){{end}}
   {{prefix .Columns}}`
 
 // claimSQL takes up to @limit due rows, first by priority, then in the order of @types, then by due time. It locks what
@@ -149,16 +153,17 @@ func (q *Queue) Claim(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, 
 	return q.collect(ctx, db, q.sql.claim, opts, args)
 }
 
-// claimExpiredSQL takes over up to @limit rows whose lease has ended, with no look at priority: there are few. The index
-// on (type, retry_at, key) of running rows serves it.
+// claimExpiredSQL takes over up to @limit rows whose lease has ended, with no look at priority: there are few. @suspects
+// chooses between rows that may have killed their worker and all others, see [Queue.ClaimSuspects]. The index on (type,
+// retry_at, key) of running rows serves it.
 const claimExpiredSQL = `
 update {{.Name.Sanitize}} as t
 set` + setClaimed + `
-  {{if .Lost}}, {{q .Lost}} = least(t.{{q .Lost}} + 1, 32767){{end}}
+  {{if .Lost}}, {{q .Lost}} = least(coalesce(t.{{q .Lost}}, 0), 32766) + 1{{end}}
 where t.{{q .Key}} = any (array (
   {{if .Type}}
   select expired.key
-  from unnest(@types::text[]) as p(type)
+  from unnest(@types::text[], @attempts::integer[]) as p(type, attempts)
   cross join lateral (
   {{end}}
     select d.{{q .Key}} as key
@@ -166,6 +171,7 @@ where t.{{q .Key}} = any (array (
     where d.{{q .Status}} = {{lit .States.Running}}
       and d.{{q .RetryAt}} <= now()
       {{if .Type}}and d.{{q .Type}} = p.type{{end}}
+      {{if .Lost}}and coalesce(d.{{q .Lost}} > 0 or {{suspectAttempt}}, false) = @suspects::boolean{{else}}and not @suspects::boolean{{end}}
     order by d.{{q .RetryAt}}, d.{{q .Key}}
     limit @limit
     for update skip locked
@@ -176,10 +182,23 @@ where t.{{q .Key}} = any (array (
 ))
 returning` + returnClaimed
 
-// ClaimExpired takes over rows whose holder let the lease run out: it crashed, hangs or is cut off. [Lease.Lost] tells
-// how often in a row that happened to a row.
+// ClaimExpired takes over rows whose holder let the lease run out: it crashed, hangs or is cut off. Most workers die of
+// something else than this row, so rows that lost a worker for the first time may run like any other.
 func (q *Queue) ClaimExpired(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, error) {
-	return q.collect(ctx, db, q.sql.claimExpired, opts, pgx.NamedArgs{"types": opts.Types, "limit": opts.Limit})
+	return q.claimExpired(ctx, db, opts, false)
+}
+
+// ClaimSuspects takes over the expired rows that [Queue.ClaimExpired] leaves: those that lost a worker before, and those
+// for which this is the last attempt or more. Run them one at a time, so that a row that kills its worker is found out
+// and does not cost others their attempts.
+func (q *Queue) ClaimSuspects(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, error) {
+	return q.claimExpired(ctx, db, opts, true)
+}
+
+func (q *Queue) claimExpired(ctx context.Context, db DB, opts ClaimOptions, suspects bool) ([]*Lease, error) {
+	return q.collect(ctx, db, q.sql.claimExpired, opts, pgx.NamedArgs{
+		"types": opts.Types, "attempts": opts.MaxAttempts, "limit": opts.Limit, "suspects": suspects,
+	})
 }
 
 // pairs lists every priority of every type, most urgent priority first.
@@ -222,7 +241,7 @@ const claimRowSQL = `
 update {{.Name.Sanitize}} as t
 set` + setClaimed + `
 where t.{{q .Key}} = @key::text::{{.KeyType}}
-  and {{token "t"}} = @seen
+  and coalesce({{token "t"}}, 0) = @seen
   and t.{{q .RetryAt}} <= now()
   and t.{{q .Status}} in ({{lit .States.Queued}}, {{lit .States.Running}})
 returning` + returnClaimed
@@ -242,8 +261,8 @@ func (q *Queue) ClaimRow(ctx context.Context, db DB, key string, seen int64, opt
 // ends of leases never lie in the way of the due rows.
 const lookSQL = `
 select
-  extract(epoch from min(next.due) - clock_timestamp())::float8,
-  extract(epoch from min(next.lease) - clock_timestamp())::float8
+  (extract(epoch from min(next.due)) - extract(epoch from clock_timestamp()))::float8,
+  (extract(epoch from min(next.lease)) - extract(epoch from clock_timestamp()))::float8
 from (
   {{if .Type}}
   select
@@ -296,8 +315,11 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool) (d
 }
 
 func seconds(s *float64) time.Duration {
-	if s == nil || *s > float64(Never/time.Second) {
+	switch {
+	case s == nil || *s > float64(Never/time.Second):
 		return Never
+	case *s < 0: // as far as minus infinity
+		return 0
 	}
 	return time.Duration(*s * float64(time.Second))
 }

@@ -21,18 +21,19 @@ type Table struct {
 	RetryAt string         // timestamptz column: due time, lease and pause in one
 	States  States
 
-	Type       string // text: rows are claimed by type; without it the table is one queue
-	Priority   string // smallint: lower first
-	Fence      string // bigint: rises with every claim; without it the lease's own value is the token
-	Holder     string // uuid: the worker run that holds the lease
-	Worker     string // text: name of the worker that ran the row last
-	DueAt      string // timestamptz: the planned instant, which RetryAt loses to the lease
-	Attempt    string // integer: runs begun
-	Lost       string // smallint: runs in a row that ended with their worker lost
-	StartedAt  string // timestamptz
-	FinishedAt string // timestamptz
-	LastError  string // text
-	Errors     string // jsonb: array of the last failures
+	Type        string // text: rows are claimed by type; without it the table is one queue
+	Priority    string // smallint: lower first
+	Fence       string // bigint: rises with every claim; without it the lease's own value is the token
+	Holder      string // uuid: the worker run that holds the lease
+	Worker      string // text: name of the worker that ran the row last
+	DueAt       string // timestamptz: the planned instant, which RetryAt loses to the lease
+	Attempt     string // integer: runs begun
+	MaxAttempts string // integer: runs allowed; null: what the type says
+	Lost        string // smallint: runs in a row that ended with their worker lost
+	StartedAt   string // timestamptz
+	FinishedAt  string // timestamptz
+	LastError   string // text
+	Errors      string // jsonb: array of the last failures
 
 	// Columns are further columns that a claim returns, in this order.
 	Columns []string
@@ -89,8 +90,9 @@ func (t *Table) statement(name, text string) (string, error) {
 		"prefix": func(list []string) string {
 			return strings.Join(mapTo(list, func(c string) string { return ", t." + quoteColumn(c) }), "")
 		},
-		"token":   t.token,
-		"nextFor": t.nextToken,
+		"token":          t.token,
+		"nextFor":        t.nextToken,
+		"suspectAttempt": t.suspectAttempt,
 	}).Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
@@ -105,18 +107,27 @@ func (t *Table) statement(name, text string) (string, error) {
 }
 
 // token is the expression that fences a row: its fence, or, where the table has none, the value of its lease in
-// microseconds, which every lease makes anew.
+// microseconds, which every lease makes anew. A paused row, at infinity, has none.
 func (t *Table) token(alias string) string {
 	if t.Fence != "" {
 		return alias + "." + quoteColumn(t.Fence)
 	}
-	return fmt.Sprintf("(extract(epoch from %s.%s) * 1000000)::bigint", alias, quoteColumn(t.RetryAt))
+	at := alias + "." + quoteColumn(t.RetryAt)
+	return fmt.Sprintf("case when isfinite(%s) then (extract(epoch from %s) * 1000000)::bigint end", at, at)
 }
 
 // nextToken raises the fence. A plain fence + 1 would come again after a crash that lost an unflushed claim, and a
 // holder from before the crash could then settle the new holder's row; the clock does not come again.
 func (t *Table) nextToken(alias string) string {
 	return fmt.Sprintf("greatest(%s.%s + 1, (extract(epoch from clock_timestamp()) * 1000000)::bigint)", alias, quoteColumn(t.Fence))
+}
+
+// suspectAttempt is the condition, over alias d and types p, that the row's next run is its last or beyond.
+func (t *Table) suspectAttempt() string {
+	if t.Attempt == "" || t.MaxAttempts == "" || t.Type == "" {
+		return "false"
+	}
+	return fmt.Sprintf("d.%s >= coalesce(d.%s, p.attempts) - 1", quoteColumn(t.Attempt), quoteColumn(t.MaxAttempts))
 }
 
 func quoteColumn(name string) string { return pgx.Identifier{name}.Sanitize() }

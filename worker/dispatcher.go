@@ -36,10 +36,11 @@ const (
 // dispatcher finds work for one group of slots: it claims when there is room, and is told to look by a ring, by a slot
 // set free, by the due timer and by the sweep.
 type dispatcher struct {
-	w     *Worker
-	types []string // names and aliases
-	slots int
-	group errgroup.Group // runs the handlers, bounded by slots
+	w        *Worker
+	types    []string // names and aliases
+	attempts []int32  // allowed to tasks of each that do not say
+	slots    int
+	group    errgroup.Group // runs the handlers, bounded by slots
 
 	wake  *notify.Subscription
 	freed chan struct{} // cap 1: a slot was set free while more was waiting
@@ -58,6 +59,9 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker, types []string, slots int) *dispatcher {
 	d := &dispatcher{w: w, types: types, slots: slots, freed: make(chan struct{}, 1)}
+	for _, name := range types {
+		d.attempts = append(d.attempts, int32(w.types[name].MaxAttempts))
+	}
 	d.group.SetLimit(slots)
 	d.state = stateLog{log: w.log, what: "dispatcher"}
 	return d
@@ -106,6 +110,9 @@ func (d *dispatcher) pass(ctx context.Context, look reasons) error {
 		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
 			return err
 		}
+		if err := d.claimSuspect(ctx); err != nil {
+			return err
+		}
 	}
 	// A ring that has come in meanwhile asks for a claim, which makes this look useless.
 	if d.free() == 0 || len(d.wake.C()) > 0 || ctx.Err() != nil {
@@ -127,7 +134,7 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 			continue
 		}
 		d.more.Store(false)
-		batch, err := d.take(free, claim)
+		batch, err := d.take(ctx, free, claim)
 		if err != nil {
 			return err
 		}
@@ -142,20 +149,41 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 	return nil
 }
 
-// take claims up to n rows. It does not heed the end of the dispatcher's context: a claim that is under way when the
-// worker stops would commit all the same, and its rows would wait for their leases to end.
-func (d *dispatcher) take(n int, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) ([]*execution, error) {
+// claimSuspect claims one row that may have killed its worker, unless such a one runs in this process. The others stay
+// expired until then: claimed and waiting, they would be charged with the death of this worker.
+func (d *dispatcher) claimSuspect(ctx context.Context) error {
+	if d.free() == 0 || !d.w.suspects.tryTake() {
+		return nil
+	}
+	batch, err := d.take(ctx, 1, d.w.queue.ClaimSuspects)
+	for _, e := range batch {
+		e.alone = true
+	}
+	if len(batch) == 0 {
+		d.w.suspects.giveBack()
+		return err
+	}
+	d.dispatch(ctx, batch)
+	return nil
+}
+
+// take claims up to n rows. A claim that is under way when the worker stops goes on: it would commit all the same, and
+// its rows would wait for their leases to end.
+func (d *dispatcher) take(ctx context.Context, n int, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) ([]*execution, error) {
 	var batch []*execution
 	runs := map[*lease.Lease]*row{}
+	d.rotate()
 	opts := lease.ClaimOptions{
-		Holder: d.w.id, Worker: d.w.config.Name, Types: d.types, Limit: n, Lease: d.w.config.Lease,
+		Holder: d.w.id, Worker: d.w.config.Name, Types: d.types, MaxAttempts: d.attempts, Limit: n, Lease: d.w.config.Lease,
 		Scan: func(l *lease.Lease) []any {
 			r := &row{}
 			runs[l] = r
 			return []any{&r.maxAttempts, &r.uniqueKey, &r.payload, &r.metadata, &r.createdAt}
 		},
 	}
-	err := d.w.claims.do(context.Background(), statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	err := d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
 		leases, err := claim(ctx, conn, opts)
 		if err != nil {
 			return err
@@ -176,6 +204,12 @@ func (d *dispatcher) take(n int, claim func(context.Context, lease.DB, lease.Cla
 		return cmp.Or(cmp.Compare(a.lease.Priority, b.lease.Priority), a.lease.DueAt.Compare(b.lease.DueAt), cmp.Compare(a.lease.Key, b.lease.Key))
 	})
 	return batch, nil
+}
+
+// rotate gives each type its turn to be served first among tasks of one priority.
+func (d *dispatcher) rotate() {
+	d.types = append(d.types[1:], d.types[0])
+	d.attempts = append(d.attempts[1:], d.attempts[0])
 }
 
 // row is what a claim returns of a task beside its lease.
@@ -208,34 +242,49 @@ func (d *dispatcher) execution(l *lease.Lease, r *row) (*execution, error) {
 	return &execution{lease: l, run: run, typ: typ, expires: l.Expires}, nil
 }
 
+// lasting returns a context that outlasts ctx by the grace that a stop allows to what is under way.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(stopGrace, cancel)
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}
+
 // dispatch starts the handlers of claimed rows. Rows that are not to run now go back, before any handler starts: one of
 // them may be about to kill this process.
 func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 	start := batch[:0:0]
 	var back []settling
 	for _, e := range batch {
-		switch d.verdict(e) {
+		v := d.verdict(e)
+		if v == runNow && ctx.Err() != nil {
+			v = notNow
+		}
+		if v != runNow && e.alone {
+			d.w.suspects.giveBack()
+		}
+		switch v {
 		case runNow:
 			start = append(start, e)
+		case notNow: // claimed while the worker was told to stop
+			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
 		case runLater:
 			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
 		case neverAgain:
 			err := fmt.Errorf("%w: %d runs in a row ended with their worker gone", ErrWorkerLost, e.lease.Lost)
-			back = append(back, settling{e, settlement(e.lease, e.run, registry.DefaultRetry, err, false)})
+			end := settlement(e.lease, e.run, registry.DefaultRetry, err, false)
+			d.w.logEnd(e, end)
+			back = append(back, settling{e, end})
 		}
-	}
-	if ctx.Err() != nil {
-		// Claimed while the worker was told to stop.
-		for _, e := range start {
-			if e.alone {
-				<-d.w.suspects
-			}
-			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
-		}
-		start = nil
 	}
 	if len(back) > 0 {
-		if _, err := d.w.settler.flush(context.Background(), back); err != nil {
+		ctx, cancel := lasting(ctx)
+		defer cancel()
+		if _, err := d.w.settler.flush(ctx, back); err != nil {
 			d.w.log.Warn("tasks not given back: they run when their leases end", "tasks", len(back), "error", err)
 		}
 	}
@@ -244,7 +293,7 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 			// The claim took longer than the lease; somebody else may have the row by now.
 			d.w.log.Warn("claim took longer than the lease", "task", e.run.ID, "type", e.run.Type)
 			if e.alone {
-				<-d.w.suspects
+				d.w.suspects.giveBack()
 			}
 			continue
 		}
@@ -273,13 +322,14 @@ type verdict int
 const (
 	runNow verdict = iota
 	runLater
+	notNow
 	neverAgain
 )
 
 // verdict judges a row whose worker was lost, which this task may have caused or not. After a first loss it runs like
-// any other, since most workers die of something else. From the second loss on, and for the last attempt, it runs with
-// no other suspect beside it in the process, so that a task that kills its worker is lost alone. Out of attempts, it
-// gets one more such run if it has not had one; then it is frozen. With a single attempt allowed there is no other run.
+// any other. From the second loss on, and for the last attempt, it runs with no other suspect beside it in the process,
+// so that a task that kills its worker is lost alone. Out of attempts, it gets one more such run if it has not had one;
+// then it is frozen. With a single attempt allowed there is no other run.
 func (d *dispatcher) verdict(e *execution) verdict {
 	lost, attempt, limit := e.lease.Lost, e.run.Attempt, e.run.MaxAttempts
 	switch {
@@ -287,17 +337,28 @@ func (d *dispatcher) verdict(e *execution) verdict {
 		return runNow
 	case attempt > limit && (lost > 1 || limit == 1):
 		return neverAgain
-	case lost == 1 && attempt < limit:
+	case e.alone, lost == 1 && attempt < limit:
 		return runNow
-	}
-	select {
-	case d.w.suspects <- struct{}{}:
+	case d.w.suspects.tryTake(): // given back by a worker that stopped before it ran
 		e.alone = true
 		return runNow
+	}
+	return runLater
+}
+
+// token is held by at most one at a time; it guards the one run of a suspect in a process.
+type token chan struct{}
+
+func (t token) tryTake() bool {
+	select {
+	case t <- struct{}{}:
+		return true
 	default:
-		return runLater
+		return false
 	}
 }
+
+func (t token) giveBack() { <-t }
 
 // look learns when the next row falls due and the next lease ends.
 func (d *dispatcher) look(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -99,7 +100,7 @@ func (w *Worker) finish(e *execution, err, cause error) {
 	e.returned = true
 	e.mu.Unlock()
 	if e.alone {
-		<-w.suspects
+		w.suspects.giveBack()
 	}
 	if !e.decide() {
 		w.held.returned(e)
@@ -109,7 +110,22 @@ func (w *Worker) finish(e *execution, err, cause error) {
 	if err != nil && errors.Is(cause, ErrTimeout) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	w.settler.add(e, settlement(e.lease, e.run, e.typ.Retry, err, errors.Is(cause, ErrStopping)))
+	end := settlement(e.lease, e.run, e.typ.Retry, err, errors.Is(cause, ErrStopping))
+	w.logEnd(e, end)
+	w.settler.add(e, end)
+}
+
+// logEnd reports runs that somebody may have to look at: frozen tasks need a person, failures may.
+func (w *Worker) logEnd(e *execution, end lease.Settlement) {
+	if end.Error == "" {
+		return
+	}
+	level, message := slog.LevelWarn, "run failed"
+	if end.Status == string(pgwake.Frozen) {
+		level, message = slog.LevelError, "task is frozen: retry, edit or discard it"
+	}
+	w.log.Log(context.Background(), level, message, "task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt,
+		"attempts", e.run.MaxAttempts, "outcome", end.Status, "again_in", end.Delay, "error", end.Error)
 }
 
 // abandon settles a run as failed whose handler ignores that its context has ended.

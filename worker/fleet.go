@@ -42,12 +42,14 @@ func (w *Worker) register(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// report renews the worker's row at every sweep, so that people see who is there and what they do. It ends with ctx,
-// after saying that the worker drains.
-func (w *Worker) report(ctx context.Context) {
+// report renews the worker's row at every sweep, so that people see who is there and what they do. It ends with
+// working, after saying that the worker drains.
+func (w *Worker) report(working context.Context) {
 	state := stateLog{log: w.log, what: "worker row"}
+	ctx, cancel := lasting(working)
+	defer cancel()
 	update := func(draining bool) {
-		state.note(w.claims.do(context.WithoutCancel(ctx), statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		state.note(w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, `update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1`,
 				w.id, w.running(), draining)
 			if err == nil {
@@ -57,7 +59,7 @@ func (w *Worker) report(ctx context.Context) {
 		}))
 	}
 	w.swept.Store(time.Now().UnixNano()) // registered just now
-	for sleep(ctx, time.Duration(float64(w.config.Sweep)*(0.9+0.2*rand.Float64()))) {
+	for sleep(working, time.Duration(float64(w.config.Sweep)*(0.9+0.2*rand.Float64()))) {
 		update(false)
 	}
 	update(true)

@@ -42,7 +42,7 @@ type Worker struct {
 	dispatchers []*dispatcher
 	settler     *settler
 	held        *held
-	suspects    chan struct{} // token of the one suspect that may run
+	suspects    token         // of the one suspect that may run
 	beatNow     chan struct{} // cap 1: the heartbeat is wanted at once
 	swept       atomic.Int64  // last report to the workers table, Unix nanoseconds
 
@@ -73,7 +73,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		log:      config.Logger.With("worker", config.Name),
 		types:    map[string]*registry.Type{},
 		held:     newHeld(),
-		suspects: make(chan struct{}, 1),
+		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
 	}
 	// A claim that the server forgets in a crash is no loss; waiting for its WAL would be.
@@ -154,6 +154,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 
 	<-ctx.Done()
+	deadline := time.Now().Add(max(w.config.DrainTimeout, 0) + stopGrace)
 
 	// The stop order.
 	// 1. Stop claiming. A claim under way ends, and its rows go back.
@@ -165,10 +166,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	stuck := w.drain()
 	// 4. Write the last results.
 	close(w.settler.drained)
-	if !waitFor(&settlers, statementTimeout) {
-		stopSettling()
-		settlers.Wait()
-	}
+	giveUp := time.AfterFunc(max(time.Until(deadline), stopGrace/2), stopSettling)
+	settlers.Wait()
+	giveUp.Stop()
 	stopSettling()
 	// 5. Stop renewing. What is still held is lost to a lease that ends by itself.
 	stopBeating()
@@ -179,7 +179,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return stuck
 }
 
-// stopGrace is how long handlers have to return after their contexts have ended.
+// stopGrace is how long handlers have to return after their contexts have ended, and statements to end that are under
+// way when the worker stops.
 const stopGrace = 2 * time.Second
 
 // drain waits for the handlers. It returns an error that names those that ignore the end of their context.
@@ -224,15 +225,6 @@ func await(done <-chan struct{}, d time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-func waitFor(group *sync.WaitGroup, d time.Duration) bool {
-	done := make(chan struct{})
-	go func() { // ends with the group, for which the caller waits in any case
-		group.Wait()
-		close(done)
-	}()
-	return await(done, d)
 }
 
 func (w *Worker) name(object string) string {

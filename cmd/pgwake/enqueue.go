@@ -33,19 +33,23 @@ func (a *app) newEnqueueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "enqueue TYPE [PAYLOAD] | enqueue --ndjson [FILE]",
 		Short: "Enqueue one task, or many from a file",
-		Long: `Enqueue one task and print its id. The payload is JSON, {} by default; - reads it from standard input, @FILE from a file.
-If a live task of the type holds the unique key, that task's id is printed and the exit code is 3.
+		Long: `Enqueue one task and print its id. The payload is JSON, {} by default; - reads it
+from standard input, @FILE from a file. If a live task of the type holds the unique
+key, that task's id is printed and the exit code is 3.
 
-With --ndjson, tasks are read from a file or from standard input, one JSON object a line:
+With --ndjson, tasks are read from a file or from standard input, a JSON object a line:
 
-  {"type": "email.welcome", "payload": {"to": "ada@example.com"}, "delay": "90s", "unique_key": "ada"}
+  {"type": "email.welcome", "payload": {"to": "ada"}, "delay": "90s", "unique_key": "ada"}
 
-Only "type" is needed. The other fields are "payload", "id", "due_at" (RFC 3339), "delay" (such as 1h30m), "priority" (0 to 9),
-"max_attempts", "unique_key" and "metadata". Tasks are committed in batches of up to 1000. The first bad line stops the
-import: the lines before it are enqueued, none after it. Duplicates are counted and are no error.
+Only "type" is needed. The other fields are "payload", "id", "due_at" (RFC 3339),
+"delay" (such as 1h30m), "priority" (0 to 9), "max_attempts", "unique_key" and
+"metadata". Tasks are committed in batches of up to 1000. The first bad line stops the
+import: the lines before it are enqueued, none after it. Duplicates are counted and
+are no error.
 
-What programs have registered for a type (attempts, priority, unique fields) is not known here: priority is 5 unless
-given, there is no unique key unless given, and the worker decides on attempts.`,
+What programs have registered for a type (attempts, priority, unique fields) is not
+known here: the priority is 5 and there is no unique key unless given, and the worker
+decides on attempts.`,
 		Example: `  pgwake enqueue email.welcome '{"to": "ada@example.com"}'
   pgwake enqueue report.build @report.json --delay 10m --priority 2
   pgwake enqueue invoice.send --unique-key invoice-17 --due-at 2030-01-31T09:00:00Z

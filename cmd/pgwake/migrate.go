@@ -19,8 +19,9 @@ func (a *app) newMigrateCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the schema up to date, or look at it",
-		Long: `Bring pgwake's schema up to date. Any number of processes may do so at once: one works, the others wait for it.
-Migrate before you deploy programs that use a newer version of pgwake; older ones go on working meanwhile.`,
+		Long: `Bring pgwake's schema up to date. Any number of processes may do so at once: one
+works, the others wait for it. Migrate before you deploy programs that use a newer
+version of pgwake; older ones go on working meanwhile.`,
 	}, a.newMigrateUpCommand(), a.newMigrateDownCommand(), a.newMigrateStatusCommand())
 }
 
@@ -32,10 +33,11 @@ func (a *app) newMigrateUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create the schema, or bring it to the latest version",
-		Long: `Create the schema, or bring it to the latest version. The role needs CREATE on the database for a new schema, else
-ownership of the schema.
+		Long: `Create the schema, or bring it to the latest version. The role needs CREATE on the
+database for a new schema, else ownership of the schema.
 
-With --print nothing is changed and no database is needed: the SQL is printed, for psql or for review.`,
+With --print nothing is changed and no database is needed: the SQL is printed, for
+psql or for review.`,
 		Example: `  pgwake migrate up
   pgwake migrate up --print | psql -v ON_ERROR_STOP=1 "$DATABASE_URL"
   pgwake migrate up --print --from 2`,
@@ -85,8 +87,9 @@ func (a *app) newMigrateDownCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down --to N",
 		Short: "Take the schema back to an older version; data is lost",
-		Long: `Take the schema back to an older version, 0 for none of it. Tables that the older version does not have are dropped with
-all that is in them. It asks first; --yes is the answer where there is nobody to ask.`,
+		Long: `Take the schema back to an older version, 0 for none of it. Tables that the older
+version does not have are dropped with all that is in them. It asks first; --yes is
+the answer where there is nobody to ask.`,
 		Example: `  pgwake migrate down --to 2
   pgwake migrate down --to 0 --yes`,
 		Args: cobra.NoArgs,

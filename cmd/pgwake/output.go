@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 )
 
@@ -64,15 +65,22 @@ func renderTable(header []string, rows [][]string, underline bool, width int) st
 	style := table.StyleLight
 	style.Options = table.Options{SeparateHeader: underline}
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
-	style.Box.UnfinishedRow = "…"
 	t.SetStyle(style)
 	t.SuppressTrailingSpaces()
-	t.SetAllowedRowLength(width)
 	t.AppendHeader(tableRow(header))
 	for _, row := range rows {
 		t.AppendRow(tableRow(row))
 	}
-	return t.Render()
+	rendered := strings.Split(t.Render(), "\n")
+	for i, line := range rendered {
+		if width == 0 {
+			break
+		}
+		if rendered[i] = text.Snip(line, width, "…"); underline && i == 1 {
+			rendered[i] = text.Trim(line, width)
+		}
+	}
+	return strings.Join(rendered, "\n")
 }
 
 func tableRow(cells []string) table.Row {

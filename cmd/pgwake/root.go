@@ -55,12 +55,14 @@ func (a *app) newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pgwake",
 		Short: "Background work in PostgreSQL, woken by a notification",
-		Long: `pgwake looks after the tables of the pgwake worker framework: it migrates the schema, enqueues tasks and shows
-tasks and workers. Workers are your own programs.
+		Long: `pgwake looks after the tables of the pgwake worker framework: it migrates the
+schema, enqueues tasks and shows tasks and workers. Workers are your own programs.
 
-The database is named by --database-url, else by PGWAKE_DATABASE_URL, else by DATABASE_URL.
+The database is named by --database-url, else by PGWAKE_DATABASE_URL, else by
+DATABASE_URL.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 duplicate of a live task, 4 not found, 130 interrupted.`,
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 duplicate of a live task,
+4 not found, 130 interrupted.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost/app
   pgwake migrate up
   pgwake enqueue email.welcome '{"to": "ada@example.com"}'

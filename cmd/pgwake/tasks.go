@@ -31,7 +31,8 @@ func (a *app) newTasksListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List tasks, the newest first",
-		Long: `List tasks, live and archived, the newest first. Give --before the last id of a page to see the page after it.
+		Long: `List tasks, live and archived, the newest first. Give --before the last id of a
+page to see the page after it.
 
 The payload is in 'pgwake tasks show', and in --json.`,
 		Example: `  pgwake tasks list --status frozen
@@ -185,8 +186,8 @@ func (a *app) newTasksCountsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "counts",
 		Short: "Count live tasks by type and state",
-		Long: `Count the live tasks of each type and state. Settled tasks, which are in the archive, are not counted. This reads the
-whole table of live tasks.`,
+		Long: `Count the live tasks of each type and state. Settled tasks, which are in the
+archive, are not counted. This reads the whole table of live tasks.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd.Context(), func(client *pgwake.Client) error {

@@ -15,8 +15,9 @@ func (a *app) newWorkersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "List the workers that are alive",
-		Long: `List the workers that have reported themselves of late. A worker reports at every sweep, every 5 s by default; one that
-was killed disappears from the list once its last report is older than --within.`,
+		Long: `List the workers that have reported themselves of late. A worker reports at every
+sweep, every 5 s by default; one that was killed disappears from the list once its
+last report is older than --within.`,
 		Example: `  pgwake workers
   pgwake workers --within 24h --json`,
 		Args: cobra.NoArgs,

@@ -11,7 +11,7 @@ import (
 
 const (
 	// DefaultMaxPages is how many pages of the built-in site are archived where Config does not say.
-	DefaultMaxPages = 1500
+	DefaultMaxPages = 3000
 	// DefaultForeignPages is the same for a site given by address, which is fetched slowly.
 	DefaultForeignPages = 200
 	// DefaultWorkers is how many worker processes there are.
@@ -34,7 +34,7 @@ type Config struct {
 	// URL is the site to archive; only pages on its host are fetched. Empty: the installed Go tree, as served by
 	// net/http's file server in this process.
 	URL string
-	// MaxPages is how many pages are archived at most; 1,500 by default, 200 for a URL.
+	// MaxPages is how many pages are archived at most; 3,000 by default, 200 for a URL.
 	MaxPages int
 	// Workers is the number of worker processes; 3 by default, at least 2 if one of them is to be killed.
 	Workers int
@@ -48,29 +48,45 @@ type Config struct {
 	NoKill bool
 	// JSON writes one JSON object to Stdout instead of the text; progress then goes to Stderr.
 	JSON bool
+	// Live says that Stdout is a terminal: progress is then a bar.
+	Live bool
 	// Command is the program, with arguments, that calls [Work]. Required.
 	Command []string
-	// Stdout and Stderr are where the text goes. A terminal as Stdout has a live view. Required.
+	// Stdout and Stderr are where the text goes. Required.
 	Stdout, Stderr io.Writer
 }
 
+// ConfigError says what is wrong with a [Config], in terms of the command's flags.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
 func (c Config) withDefaults() (Config, error) {
+	if err := c.complete(); err != nil {
+		return c, &ConfigError{err}
+	}
+	return c, nil
+}
+
+// complete checks the fields and fills in the defaults.
+func (c *Config) complete() error {
 	for _, n := range []struct {
 		flag  string
 		value int
 	}{{"--max-pages", c.MaxPages}, {"--workers", c.Workers}, {"--slots", c.Slots}} {
 		if n.value < 0 {
-			return c, fmt.Errorf("%s %d is negative", n.flag, n.value)
+			return fmt.Errorf("%s %d is negative", n.flag, n.value)
 		}
 	}
 	if c.URL != "" {
 		seed, err := url.Parse(c.URL)
 		if err != nil {
-			return c, fmt.Errorf("--url: %w", err)
+			return fmt.Errorf("--url: %w", err)
 		}
 		address, err := canonical(seed)
 		if err != nil {
-			return c, fmt.Errorf("--url %q: %w: give it as https://host/path", c.URL, err)
+			return fmt.Errorf("--url %q: %w: give it as https://host/path", c.URL, err)
 		}
 		c.URL = address
 	}
@@ -87,22 +103,24 @@ func (c Config) withDefaults() (Config, error) {
 		c.Slots = DefaultSlots
 	}
 	if c.Workers < 2 && !c.NoKill {
-		return c, errors.New("--workers 1 leaves nobody to recover the killed worker's tasks: use 2 or more, or --no-kill")
+		return errors.New("--workers 1 leaves nobody to recover the killed worker's tasks: use 2 or more, or --no-kill")
 	}
 	if c.Keep != "" && c.DatabaseURL != "" {
-		return c, errors.New("--keep is for the demo's own server, --database-url for one of yours: use one of them")
+		return errors.New("--keep is for the demo's own server, --database-url for one of yours: use one of them")
 	}
 	if len(c.Command) == 0 || c.Stdout == nil || c.Stderr == nil {
-		return c, errors.New("demo: Command, Stdout and Stderr are required")
+		return errors.New("demo: Command, Stdout and Stderr are required")
 	}
-	return c, nil
+	return nil
 }
 
 // fromPage is how many new addresses one page may add.
 func (c Config) fromPage() int { return max(50, c.MaxPages/8) }
 
 // connections is how many the fleet and the parent may open together.
-func (c Config) connections() int { return c.Workers*(c.Slots+workerConnections) + parentConnections + 10 }
+func (c Config) connections() int {
+	return c.Workers*(c.Slots+workerConnections) + parentConnections + 10
+}
 
 // checkers is how many pages are fetched again at once.
 func checkers() int { return 2 * runtime.GOMAXPROCS(0) }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/internal/embeddedpg"
-	"github.com/pgwake/pgwake/internal/sqlstate"
 	"github.com/pgwake/pgwake/migrations"
 )
 
@@ -32,6 +31,7 @@ const (
 
 	parentConnections = 8
 	dropLimit         = 10 * time.Second
+	objectInUse       = "55006" // SQLSTATE: somebody is connected to the database
 )
 
 // database is the demo's own, and the server it is on if that is the demo's too.
@@ -122,12 +122,12 @@ func (db *database) removeOld(ctx context.Context, admin *pgx.Conn) error {
 	case err != nil:
 		return fmt.Errorf("look into database %s: %w", Database, err)
 	case foreign != "":
-		return fmt.Errorf("database %s on that server holds %s that are not the demo's: rename it, or use another server", Database, foreign)
+		return fmt.Errorf("database %s on that server holds tasks that are not the demo's (%s): rename it, or use another server", Database, foreign)
 	case comment != mark:
 		return fmt.Errorf("there is a database %s on that server that the demo did not make: rename it, or use another server", Database)
 	}
 	if _, err := admin.Exec(ctx, "drop database "+Database); err != nil {
-		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == sqlstate.ObjectInUse {
+		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == objectInUse {
 			return fmt.Errorf("database %s is in use: is another demo running, or a psql still open on it?", Database)
 		}
 		return fmt.Errorf("drop the database of an earlier demo: %w", err)
@@ -165,7 +165,7 @@ func foreignTasks(ctx context.Context, url string) (string, error) {
 			return "", fmt.Errorf("count tasks of %s: %w", table, err)
 		}
 		if n > 0 {
-			return fmt.Sprintf("%s tasks in %s", count(n), table), nil
+			return fmt.Sprintf("%s in %s", count(n), table), nil
 		}
 	}
 	return "", nil

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/pgwake/pgwake"
 )
 
 // finding is one thing that the proof counts: zero is what it should be.
@@ -20,7 +22,7 @@ type finding struct {
 	sql  string // returns the count
 }
 
-// lostSQL counts what should be there and is not.
+// lostFindings count what should be there and is not.
 var lostFindings = []finding{
 	{"known addresses without a stored page", `
 select count(*) from demo.url as u
@@ -61,11 +63,11 @@ select count(*) from demo.effect as e
 where not exists (select from pgwake.task_archive as t where t.id = e.task_id and t.status = 'succeeded')`},
 }
 
-// count runs the findings and returns their sum, with a line for each that is not zero.
-func (d *demo) count(ctx context.Context, findings []finding) (total int, lines []string, err error) {
+// countFindings returns the sum of the findings, with a line for each that is not zero.
+func countFindings(ctx context.Context, db pgwake.Tx, findings []finding) (total int, lines []string, err error) {
 	for _, f := range findings {
 		var n int
-		if err := d.pool.QueryRow(ctx, f.sql).Scan(&n); err != nil {
+		if err := db.QueryRow(ctx, f.sql).Scan(&n); err != nil {
 			return 0, nil, fmt.Errorf("count %s: %w", f.what, err)
 		}
 		if n != 0 {

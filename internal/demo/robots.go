@@ -87,6 +87,7 @@ func (r *robots) allows(address string) bool {
 	if u.RawQuery != "" {
 		path += "?" + encode(u.RawQuery)
 	}
+	path = special.Replace(path)
 	allowed, longest := true, -1
 	for _, rule := range r.rules {
 		if n := len(rule.pattern); (n > longest || n == longest && rule.allow) && matches(rule.pattern, path) {
@@ -96,11 +97,14 @@ func (r *robots) allows(address string) bool {
 	return allowed
 }
 
+// special writes the characters that mean something in a rule as the RFC has rules write them.
+var special = strings.NewReplacer("*", "%2A", "$", "%24")
+
 // matches compares from the start of the path; * is any text and $ at the end of the pattern the end of the path. It
 // takes each part at its first place, which finds a match wherever there is one, in linear time a part.
 func matches(pattern, path string) bool {
 	pattern, anchored := strings.CutSuffix(pattern, "$")
-	parts := strings.Split(pattern, "*")
+	parts := strings.Split(strings.ReplaceAll(pattern, "$", "%24"), "*")
 	rest, ok := strings.CutPrefix(path, parts[0])
 	if !ok {
 		return false
@@ -121,4 +125,3 @@ func matches(pattern, path string) bool {
 	}
 	return strings.Contains(rest, last)
 }
-

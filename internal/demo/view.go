@@ -45,7 +45,7 @@ func newView(w io.Writer, live bool, maxPages int) *view {
 		v.every = liveEvery
 		v.bar = progressbar.NewOptions(maxPages,
 			progressbar.OptionSetWriter(w),
-			progressbar.OptionSetWidth(30),
+			progressbar.OptionSetWidth(16),
 			progressbar.OptionShowCount(),
 			progressbar.OptionSetPredictTime(false),
 			progressbar.OptionSetElapsedTime(false),
@@ -68,14 +68,15 @@ func (v *view) update(s stats) {
 		return
 	}
 	v.shown = now
-	text := fmt.Sprintf("%s tasks/s, %d in flight, %d waiting, %d workers alive", count(int(v.rate)), s.running, s.waiting, s.alive)
 	if v.bar == nil {
-		fmt.Fprintf(v.w, "%5.0f s  %s of up to %s pages, %s\n", now.Sub(v.start).Seconds(), count(s.pages), count(v.max), text)
+		fmt.Fprintf(v.w, "%5.0f s  %s of up to %s pages, %s tasks/s, %d in flight, %d waiting, %d workers alive\n",
+			now.Sub(v.start).Seconds(), count(s.pages), count(v.max), count(int(v.rate)), s.running, s.waiting, s.alive)
 		return
 	}
 	// A bar that is full is finished, and shows nothing more; tasks may be left then.
 	_ = v.bar.Set(min(s.pages, v.max-1))
-	v.bar.Describe(text)
+	// Short, since a line that does not fit on the terminal cannot be drawn over.
+	v.bar.Describe(fmt.Sprintf("pages, %s tasks/s, %d in flight, %d workers", count(int(v.rate)), s.running, s.alive))
 }
 
 // event tells what happened, above the bar.

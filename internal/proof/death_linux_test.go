@@ -1,0 +1,5 @@
+package proof_test
+
+import "syscall"
+
+func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -260,7 +262,7 @@ const requeueSQL = `
 update {{.Name.Sanitize}} as t
 set
   {{q .Status}} = {{lit .States.Queued}},
-  {{q .RetryAt}} = greatest(clock_timestamp() + @delay::interval, {{if .Fence}}'-infinity'{{else}}t.{{q .RetryAt}} + interval '1 microsecond'{{end}})
+  {{q .RetryAt}} = clock_timestamp() + @delay::interval
   {{if .DueAt}}, {{q .DueAt}} = clock_timestamp() + @delay::interval{{end}}
   {{if .Holder}}, {{q .Holder}} = null{{end}}
 where` + heldRow
@@ -325,8 +327,8 @@ where` + heldRow
 func (q *Queue) Update(ctx context.Context, db DB, l *Lease, columns map[string]any) error {
 	args := pgx.NamedArgs{"key": l.Key, "fence": l.Fence, "holder": l.Holder}
 	set := ""
-	for name, value := range columns {
-		if name == q.table.Status || name == q.table.RetryAt || (q.table.Fence != "" && name == q.table.Fence) {
+	for _, name := range slices.Sorted(maps.Keys(columns)) { // sorted, for one text a set of columns
+		if slices.Contains([]string{q.table.Key, q.table.Status, q.table.RetryAt, q.table.Fence, q.table.Holder}, name) {
 			return fmt.Errorf("update: column %q belongs to the protocol", name)
 		}
 		if set != "" {
@@ -334,7 +336,10 @@ func (q *Queue) Update(ctx context.Context, db DB, l *Lease, columns map[string]
 		}
 		arg := fmt.Sprintf("set_%d", len(args))
 		set += quoteColumn(name) + " = @" + arg
-		args[arg] = value
+		args[arg] = columns[name]
+	}
+	if set == "" {
+		return errors.New("update: no columns given")
 	}
 	text, err := q.table.statement("update", fmt.Sprintf(updateSQL, set))
 	if err != nil {

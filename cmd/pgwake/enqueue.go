@@ -31,7 +31,7 @@ func (a *app) newEnqueueCommand() *cobra.Command {
 		skip   bool
 	)
 	cmd := &cobra.Command{
-		Use:   "enqueue TYPE [PAYLOAD] | enqueue --ndjson [FILE]",
+		Use:   "enqueue {TYPE [PAYLOAD] | --ndjson [FILE]}",
 		Short: "Enqueue one task, or many from a file",
 		Long: `Enqueue one task and print its id. The payload is JSON, {} by default; - reads it
 from standard input, @FILE from a file. If a live task of the type holds the unique

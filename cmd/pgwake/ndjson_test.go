@@ -117,7 +117,7 @@ func TestImportBad(t *testing.T) {
 		{"refused in an insert", `{"type": "a", "payload": 1e999999, "unique_key": "k"}`, "the database refuses it: value overflows numeric format;"},
 	} {
 		for _, at := range []int{1, 70, 1_000, 1_001, 1_200} {
-			if at > 70 && !strings.HasPrefix(c.name, "refused") {
+			if at != 70 && c.name != "refused by the database" { // one place will do for the others
 				continue
 			}
 			t.Run(fmt.Sprintf("%s at %d", c.name, at), func(t *testing.T) {

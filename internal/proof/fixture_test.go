@@ -244,7 +244,7 @@ func (b *bench) start(pool *pgxpool.Pool, config worker.Config) (w *worker.Worke
 	b.Cleanup(func() {
 		stop()
 		if b.Failed() {
-			b.Logf("the worker's last words:\n%s", log)
+			b.Logf("the worker's last words:\n%s", log.last(lastWords))
 		}
 	})
 	pgtest.WaitFor(b, patience, "the worker to listen", func() bool { return w.Health().Listening })
@@ -363,6 +363,12 @@ func (t *tail) Write(b []byte) (int, error) {
 		t.text = bytes.Clone(t.text[n:])
 	}
 	return len(b), nil
+}
+
+// last is the end of what is kept.
+func (t *tail) last(n int) string {
+	s := t.String()
+	return s[max(len(s)-n, 0):]
 }
 
 func (t *tail) String() string {

@@ -43,6 +43,9 @@ type job struct {
 	Work  time.Duration // mean time of a handler, where the role has use for it
 }
 
+// lastWords is how much of a process's log a failed test shows.
+const lastWords = 2 << 10
+
 // listening is what a worker process says on its standard output once it listens.
 const listening = "listening"
 
@@ -194,7 +197,7 @@ func (b *bench) launch(j job) *process {
 			b.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
 		}
 		if b.Failed() {
-			b.Logf("last words of %s:\n%s", p.name, p.log)
+			b.Logf("last words of %s:\n%s", p.name, p.log.last(lastWords))
 		}
 	})
 	return p

@@ -141,7 +141,7 @@ func (w *worked) await(ctx context.Context, run *pgwake.Run, what string) error 
 		if err != nil || n > 0 {
 			return err
 		}
-		pause(50 * time.Millisecond)
+		pause(100 * time.Millisecond)
 	}
 }
 

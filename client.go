@@ -81,6 +81,12 @@ func (c *Client) EnqueueMany(ctx context.Context, tasks []NewTask) ([]Enqueued, 
 	return result, nil
 }
 
+// Check returns the error that enqueueing the task would give before the database is asked; nil if it would be asked.
+func (c *Client) Check(task NewTask) error {
+	_, err := c.prepare(task)
+	return err
+}
+
 // Inspector returns an inspector of the client's schema.
 func (c *Client) Inspector() *Inspector { return &Inspector{pool: c.pool, schema: c.schema} }
 

@@ -28,7 +28,7 @@ type TaskInfo struct {
 	DueAt        time.Time       `json:"due_at" db:"due_at"`     // the planned instant of the last or next run
 	Priority     int             `json:"priority" db:"priority"`
 	Attempt      int             `json:"attempt" db:"attempt"`
-	MaxAttempts  *int            `json:"max_attempts" db:"max_attempts"` // nil: what the type says
+	MaxAttempts  int             `json:"max_attempts" db:"max_attempts"` // its own, else its type's as last registered, else 4
 	Fence        int64           `json:"fence" db:"fence"`
 	Worker       *string         `json:"worker" db:"worker"`
 	UniqueKey    *string         `json:"unique_key" db:"unique_key"`

@@ -13,15 +13,15 @@
 //
 // A claim takes a row only if it is still due, in the statement that writes the lease:
 //
-//	          Claim                    Renew
-//	 queued ─────────► running ◄──────────┐
-//	   ▲  ▲              │ │ │ └──────────┘
-//	   │  └──────────────┘ │ └─► ClaimExpired, ClaimSuspects: another holder, a higher fence
-//	   │     Settle,       │
-//	   │     Requeue       ├─► frozen, or a final state: row archived, or retry_at null
-//	   │                   │     Settle
-//	   └──── paused ◄──────┘
-//	  Resume       Pause
+//	         Claim                    Renew
+//	queued ─────────► running ◄──────────┐
+//	  ▲  ▲              │ │ │ └──────────┘
+//	  │  └──────────────┘ │ └─► ClaimExpired, ClaimSuspects: another holder, a higher fence
+//	  │     Settle,       │
+//	  │     Requeue       ├─► frozen, or a final state: row archived, or retry_at null
+//	  │                   │     Settle
+//	  └──── paused ◄──────┘
+//	 Resume       Pause
 //
 // # Guarantees
 //

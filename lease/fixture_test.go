@@ -54,11 +54,11 @@ var kinds = map[string]struct {
 		`create schema "My ""Schema";
 		create table "My ""Schema"."User Tasks" (
 		  "order" text primary key, "State" text not null, "due--@x" timestamptz, "select" text, "a.b" bigint,
-		  "Attempt #" integer, "{{.Lost}}" smallint, "last'error" text, "Errors" jsonb, "$1" text default 'extra')`,
+		  "Attempt #" integer, "{{.Key}}" smallint, "last'error" text, "Errors" jsonb, "$1" text default 'extra')`,
 		lease.Table{
 			Name: pgx.Identifier{`My "Schema`, "User Tasks"}, Key: "order", KeyType: "text", Status: "State", RetryAt: "due--@x",
 			States: lease.States{Queued: "it's new", Running: "@busy", Paused: "held; --", Frozen: `st"uck`, Final: []string{"done", "go'ne"}},
-			Type:   "select", Fence: "a.b", Attempt: "Attempt #", Lost: "{{.Lost}}", LastError: "last'error", Errors: "Errors",
+			Type:   "select", Fence: "a.b", Attempt: "Attempt #", Lost: "{{.Key}}", LastError: "last'error", Errors: "Errors",
 			Columns: []string{"$1"},
 		},
 	},

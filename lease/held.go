@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -335,7 +336,7 @@ func (q *Queue) Update(ctx context.Context, db DB, l *Lease, columns map[string]
 			set += ", "
 		}
 		arg := fmt.Sprintf("set_%d", len(args))
-		set += quoteColumn(name) + " = @" + arg
+		set += strings.ReplaceAll(quoteColumn(name), "{{", `{{"{{"}}`) + " = @" + arg // it becomes part of a template
 		args[arg] = columns[name]
 	}
 	if set == "" {

@@ -455,10 +455,10 @@ func TestUpdate(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "odd")
 	l := f.hold(t)
-	if err := f.Update(t.Context(), f.pool, l, map[string]any{"$1": "new", "last'error": "e", "{{.Lost}}": 5}); err != nil {
+	if err := f.Update(t.Context(), f.pool, l, map[string]any{"$1": "new", "last'error": "e", "{{.Key}}": 5}); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.column(t, l.Key, "$1") + f.column(t, l.Key, "last'error") + f.column(t, l.Key, "{{.Lost}}"); got != "newe5" {
+	if got := f.column(t, l.Key, "$1") + f.column(t, l.Key, "last'error") + f.column(t, l.Key, "{{.Key}}"); got != "newe5" {
 		t.Error(got)
 	}
 	for _, columns := range []map[string]any{{"State": "x"}, {"due--@x": time.Now()}, {"a.b": 1}, {"order": "x"}, {}} {

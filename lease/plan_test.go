@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgwake/pgwake/lease"
@@ -99,16 +100,29 @@ func TestPlans(t *testing.T) {
 		}
 		return more
 	}
-	statements := []struct {
+	type statement struct {
 		name  string
 		args  pgx.NamedArgs
 		index []string
-	}{
+	}
+	statements := []statement{
 		{"claim", with(pgx.NamedArgs{"types": pairTypes, "priorities": priorities}), []string{"tasks_due"}},
 		{"claim expired", with(pgx.NamedArgs{"types": types, "attempts": attempts, "suspects": false}), []string{"tasks_leases"}},
 		{"claim expired", with(pgx.NamedArgs{"types": types, "attempts": attempts, "suspects": true}), []string{"tasks_leases"}},
 		{"look", with(pgx.NamedArgs{"types": pairTypes, "priorities": priorities, "leases": true}), []string{"tasks_due", "tasks_leases"}},
 	}
+	const held = 200
+	keys, fences, statuses, delays := make([]string, held), make([]int64, held), make([]string, held), make([]time.Duration, held)
+	unspent, started, texts := make([]int32, held), make([]bool, held), make([]*string, held)
+	for i := range keys {
+		keys[i], statuses[i] = uuid.NewString(), []string{"succeeded", "queued", "frozen"}[i%3]
+	}
+	statements = append(statements,
+		statement{"renew", with(pgx.NamedArgs{"keys": keys, "fences": fences}), []string{"tasks_pkey"}},
+		statement{"settle", with(pgx.NamedArgs{
+			"keys": keys, "fences": fences, "statuses": statuses, "delays": delays, "unspent": unspent, "started": started, "errors": texts, "entries": texts,
+		}), []string{"tasks_pkey"}},
+	)
 	explain := func(when, options string) {
 		t.Helper()
 		for _, s := range statements {
@@ -148,7 +162,7 @@ func TestPlans(t *testing.T) {
 
 	fill := `insert into :T (type, priority, retry_at)
 		select 'type' || n % 10, n / 10 % 10, now() - n * interval '1 ms' from generate_series(1, 50000) as n`
-	run := `update :T set status = 'running' where id in (select id from :T limit 5000)`
+	run := `update :T set status = 'running' where retry_at > now() - interval '5 s'`
 
 	f.exec(t, fill)
 	f.exec(t, "delete from :T")

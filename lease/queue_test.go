@@ -366,7 +366,7 @@ func TestClaimOfEditedRows(t *testing.T) {
 	f := newFixture(t, "odd")
 	edits := []string{
 		`"Attempt #" = 2147483647`, `"Attempt #" = 2147483646`, `"Attempt #" = 32767`, `"Attempt #" = null`, `"a.b" = null`,
-		`"due--@x" = '-infinity'`, `"Errors" = null`, `"Errors" = '{"not": "a list"}'`, `"{{.Lost}}" = null`, `"select" = 'c'`,
+		`"due--@x" = '-infinity'`, `"Errors" = null`, `"Errors" = '{"not": "a list"}'`, `"{{.Key}}" = null`, `"select" = 'c'`,
 	}
 	want := []int{2147483647, 2147483647, 32768, 1, 1, 1, 1, 1, 1, 1}
 	keys := f.addMany(t, make([]item, len(edits)))
@@ -402,7 +402,7 @@ func TestClaimOfEditedRows(t *testing.T) {
 			t.Errorf("%s: %d errors", edits[i], n)
 		}
 	}
-	if n := one[int](t, f, `select max("{{.Lost}}") from :T`); n != 1 {
+	if n := one[int](t, f, `select max("{{.Key}}") from :T`); n != 1 {
 		t.Errorf("lost %d", n)
 	}
 }

@@ -97,27 +97,7 @@ end
 $$;
 -- +goose StatementEnd
 
--- One view over live and settled tasks. Infinity, which few clients can read, shows as paused.
-create view all_tasks as
-select
-  id, type, status, true as live,
-  case when retry_at < 'infinity' then retry_at end as retry_at,
-  coalesce(retry_at = 'infinity', false) as paused,
-  case when status = 'queued' then retry_at else due_at end as due_at,
-  priority, attempt, max_attempts, fence, worker, unique_key,
-  payload, pg_column_size(payload) as payload_bytes, metadata,
-  created_at, started_at, finished_at, last_error, errors
-from tasks
-union all
-select
-  id, type, status, false, null, false, due_at,
-  priority, attempt, max_attempts, fence, worker, unique_key,
-  payload, payload_bytes, metadata,
-  created_at, started_at, finished_at, last_error, errors
-from task_archive;
-
 -- +goose Down
-drop view all_tasks;
 drop function complete_task(uuid, bigint, uuid, integer);
 drop function ensure_partitions(integer);
 drop table task_archive;

@@ -24,6 +24,30 @@ create table workers (
 ) with (fillfactor = 50);
 comment on table workers is 'Worker processes; seen_at is renewed at every sweep.';
 
+-- One view over live and settled tasks. Infinity, which few clients can read, shows as paused, and attempts that the task
+-- does not say as those of its type.
+create view all_tasks as
+select
+  id, type, status, true as live,
+  case when retry_at < 'infinity' then retry_at end as retry_at,
+  coalesce(retry_at = 'infinity', false) as paused,
+  case when status = 'queued' then retry_at else due_at end as due_at,
+  priority, attempt,
+  coalesce(max_attempts, (select y.max_attempts from task_types as y where y.type = t.type), 4) as max_attempts,
+  fence, worker, unique_key,
+  payload, pg_column_size(payload) as payload_bytes, metadata,
+  created_at, started_at, finished_at, last_error, errors
+from tasks as t
+union all
+select
+  id, type, status, false, null, false, due_at,
+  priority, attempt,
+  coalesce(max_attempts, (select y.max_attempts from task_types as y where y.type = t.type), 4) as max_attempts,
+  fence, worker, unique_key,
+  payload, payload_bytes, metadata,
+  created_at, started_at, finished_at, last_error, errors
+from task_archive as t;
+
 -- +goose StatementBegin
 -- enqueue inserts a task and returns its id. With a unique key that a live task of the type holds already it returns
 -- the id of that task. due_at is the planned instant; without it the task is due after delay, at once by default.
@@ -74,5 +98,6 @@ as 'select 3';
 -- +goose Down
 drop function schema_compatible_from();
 drop function enqueue(text, jsonb, timestamptz, interval, integer, integer, text, jsonb, uuid);
+drop view all_tasks;
 drop table workers;
 drop table task_types;

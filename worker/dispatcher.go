@@ -17,7 +17,6 @@ import (
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/lease"
 	"github.com/pgwake/pgwake/notify"
-	"github.com/pgwake/pgwake/registry"
 )
 
 const (
@@ -276,7 +275,7 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
 		case neverAgain:
 			err := fmt.Errorf("%w: %d runs in a row ended with their worker gone", ErrWorkerLost, e.lease.Lost)
-			end := settlement(e.lease, e.run, registry.DefaultRetry, err, false)
+			end := d.w.settlement(e, err, false)
 			d.w.logEnd(e, end)
 			back = append(back, settling{e, end})
 		}

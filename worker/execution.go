@@ -110,7 +110,7 @@ func (w *Worker) finish(e *execution, err, cause error) {
 	if err != nil && errors.Is(cause, ErrTimeout) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	end := settlement(e.lease, e.run, e.typ.Retry, err, errors.Is(cause, ErrStopping))
+	end := w.settlement(e, err, errors.Is(cause, ErrStopping))
 	w.logEnd(e, end)
 	w.settler.add(e, end)
 }
@@ -136,7 +136,7 @@ func (w *Worker) abandon(e *execution, cause error) {
 	w.held.stuck(e)
 	w.log.Error("handler ignores the end of its context: the run is settled as failed, its slot stays taken",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "timeout", e.typ.Timeout)
-	w.settler.add(e, settlement(e.lease, e.run, e.typ.Retry, cause, false))
+	w.settler.add(e, w.settlement(e, cause, false))
 }
 
 // lose ends a run whose lease is lost. Nothing of it may be written any more.

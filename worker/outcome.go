@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/lease"
-	"github.com/pgwake/pgwake/registry"
 )
 
 // Causes with which a handler's context ends, besides [lease.ErrLeaseLost].
@@ -38,8 +37,9 @@ func (e *PanicError) Error() string { return e.Value }
 const maxDelay = 100 * 365 * 24 * time.Hour
 
 // settlement translates what a handler returned into the end of its run.
-func settlement(l *lease.Lease, run *pgwake.Run, retry registry.RetryPolicy, err error, stopping bool) lease.Settlement {
-	s := lease.Settlement{Lease: l, Started: true}
+func (w *Worker) settlement(e *execution, err error, stopping bool) lease.Settlement {
+	run := e.run
+	s := lease.Settlement{Lease: e.lease, Started: true}
 	var (
 		snooze *pgwake.SnoozeError
 		again  *pgwake.RetryError
@@ -70,13 +70,13 @@ func settlement(l *lease.Lease, run *pgwake.Run, retry registry.RetryPolicy, err
 	case errors.As(err, &again):
 		s.Status, s.Delay = string(pgwake.Queued), min(again.Delay, maxDelay)
 	default:
-		delay, ok := retry.Delay(run.Attempt)
+		delay, ok := e.typ.Retry.Delay(run.Attempt)
 		s.Status, s.Delay = string(pgwake.Queued), delay
 		if !ok {
 			s.Status = string(pgwake.Frozen)
 		}
 	}
-	s.Error, s.Entry = describe(run, err, s.Unspent)
+	s.Error, s.Entry = describe(w.config.Name, run, err, s.Unspent)
 	return s
 }
 
@@ -87,13 +87,14 @@ const (
 )
 
 // describe makes the two forms of an error that the row keeps: a text, and an entry of the list of errors.
-func describe(run *pgwake.Run, err error, unspent bool) (string, json.RawMessage) {
+func describe(worker string, run *pgwake.Run, err error, unspent bool) (string, json.RawMessage) {
 	text := errorText(err)
 	entry := struct {
 		Attempt int    `json:"attempt"`
 		Error   string `json:"error"`
+		Worker  string `json:"worker"`
 		Stack   string `json:"stack,omitempty"`
-	}{Attempt: run.Attempt, Error: text}
+	}{Attempt: run.Attempt, Error: text, Worker: worker}
 	if unspent {
 		entry.Attempt--
 	}

@@ -112,7 +112,7 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 		ends[i] = b.end
 		if b.end.Status == string(pgwake.Succeeded) && b.execution.run.Completing() {
 			// Settled by the handler's transaction, or, if the row is still there, not at all.
-			ends[i] = settlement(b.end.Lease, b.execution.run, b.execution.typ.Retry, errNotCommitted, false)
+			ends[i] = s.w.settlement(b.execution, errNotCommitted, false)
 		}
 	}
 	err = s.w.settles.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {

@@ -130,6 +130,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.settles.close()
 	}()
 	if err := w.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped before it began
+		}
 		return fmt.Errorf("start worker: %w", err)
 	}
 	w.log.Info("worker started", "id", w.id, "types", len(w.types), "slots", w.slots(), "lease", w.config.Lease)

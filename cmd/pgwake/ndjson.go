@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgwake/pgwake"
 )
 
@@ -108,25 +106,14 @@ func lineError(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// check asks the client whether it would accept a task, without a database.
+// check asks a client whether it would accept a task, without a database.
 func check(payload pgwake.Raw, opts *pgwake.EnqueueOptions) error {
 	client, err := pgwake.NewClient(context.Background(), nil, pgwake.ClientConfig{})
 	if err != nil {
 		return err
 	}
-	if _, err := client.EnqueueTx(context.Background(), nowhere{}, payload, opts); !errors.Is(err, errNowhere) {
-		return err
-	}
-	return nil
+	return client.Check(pgwake.NewTask{Payload: payload, Options: opts})
 }
-
-// nowhere is a transaction that a task gets to only when it has passed all checks.
-type nowhere struct{}
-
-var errNowhere = errors.New("not sent")
-
-func (nowhere) QueryRow(context.Context, string, ...any) pgx.Row { return nowhere{} }
-func (nowhere) Scan(...any) error                                { return errNowhere }
 
 // numbered is a line's task, or what is wrong with the line.
 type numbered struct {

@@ -278,13 +278,8 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// attempts shows the runs so far of those allowed; without the latter where the type decides.
-func attempts(t *pgwake.TaskInfo) string {
-	if t.MaxAttempts == nil {
-		return fmt.Sprint(t.Attempt)
-	}
-	return fmt.Sprintf("%d/%d", t.Attempt, *t.MaxAttempts)
-}
+// attempts shows the runs so far of those allowed.
+func attempts(t *pgwake.TaskInfo) string { return fmt.Sprintf("%d/%d", t.Attempt, t.MaxAttempts) }
 
 func deref(s *string) string {
 	if s == nil {

@@ -230,8 +230,8 @@ func (d *demo) kill(ctx context.Context) error {
 		return nil
 	}
 	d.killed = c
-	d.view.event("          %s (process %d) killed by SIGKILL with %s pages stored, while it was running %d tasks",
-		c.name, c.pid, count(c.pages), len(c.held))
+	d.view.event("          %s (process %d) killed by SIGKILL with %s pages stored, while it was running %s",
+		c.name, c.pid, count(c.pages), tasks(len(c.held)))
 	return nil
 }
 

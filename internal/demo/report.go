@@ -227,13 +227,17 @@ func (r *Report) write(w io.Writer) {
 		fmt.Fprintf(w, "  %-11s "+format+"\n", append([]any{name}, args...)...)
 	}
 	line("pages", "%s of at most %s, %s of them HTML; %s, %s compressed; answers: %s", count(r.Pages), count(r.MaxPages), count(r.HTML), size(r.Bytes), size(r.Compressed), r.answers())
-	line("tasks", "%s in %.1f s, %s tasks/s, the wait for the dead worker's leases included", count(r.Tasks), r.CrawlSeconds, count(int(r.TasksPerSecond)))
+	included := ""
+	if r.Killed != nil {
+		included = ", the wait for the dead worker's leases included"
+	}
+	line("tasks", "%s in %.1f s, %s tasks/s%s", count(r.Tasks), r.CrawlSeconds, count(int(r.TasksPerSecond)), included)
 	line("wake-up", "p50 %.1f ms, p99 %.1f ms from calling Enqueue to the handler's first line in another process", r.WakeUp.EnqueueToStart.P50, r.WakeUp.EnqueueToStart.P99)
 	line("", "p50 %.1f ms, p99 %.1f ms from the answer to the commit to there (%d tasks, workers asleep)", r.WakeUp.CommitToStart.P50, r.WakeUp.CommitToStart.P99, r.WakeUp.Tasks)
 	if k := r.Killed; k != nil {
-		line("killed", "%s, running %d tasks: %d of them recovered by the others, %s to %s s after the kill",
-			k.Worker, k.Running, k.Recovered, decimal(k.FirstSeconds), decimal(k.LastSeconds))
-		line("", "(leases of %g s here, renewed every second; with the default of 15 s it takes up to 15 s)", r.LeaseSeconds)
+		line("killed", "%s, running %s: %d recovered by the others, which started them %s to %s s after the kill",
+			k.Worker, tasks(k.Running), k.Recovered, decimal(k.FirstSeconds), decimal(k.LastSeconds))
+		line("", "when its leases of %g s had ended; with the default of 15 s it takes up to 15 s", r.LeaseSeconds)
 		if k.Settled > 0 {
 			line("", "%d more had their commit under way and were done", k.Settled)
 		}
@@ -265,6 +269,13 @@ func (r *Report) answers() string {
 		parts = append(parts, fmt.Sprintf("%s × %s", count(r.Statuses[status]), name))
 	}
 	return strings.Join(parts, ", ")
+}
+
+func tasks(n int) string {
+	if n == 1 {
+		return "1 task"
+	}
+	return count(n) + " tasks"
 }
 
 // count writes a number with commas.

@@ -36,13 +36,15 @@ func (e *LostError) Is(target error) bool { return target == ErrLeaseLost }
 
 // renewSQL moves the leases of held rows on. It locks them in key order and passes over those that others have locked,
 // so that one locked row delays no other lease and two batches never deadlock. The conditions on status and retry_at
-// keep it from undoing a pause.
+// keep it from undoing a pause. "key = any(…)" keeps the plan on the primary key, where a bare join reads the whole table
+// if its statistics are those of an empty one.
 const renewSQL = `
 with held as (
   select t.{{q .Key}} as key
   from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
   join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
-  where {{token "t"}} = i.fence
+  where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
+    and {{token "t"}} = i.fence
     {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
     and t.{{q .Status}} = {{lit .States.Running}}
     and t.{{q .RetryAt}} < 'infinity'
@@ -51,8 +53,7 @@ with held as (
 )
 update {{.Name.Sanitize}} as t
 set {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
-from held
-where t.{{q .Key}} = held.key
+where t.{{q .Key}} = any (array (select held.key from held))
 returning t.{{q .Key}}::text, {{token "t"}}`
 
 // Renewed is a lease after its renewal.
@@ -169,7 +170,8 @@ with held as (
     @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
   ) as i(key, fence, status, delay, unspent, started, error, entry)
   join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
-  where {{token "t"}} = i.fence
+  where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
+    and {{token "t"}} = i.fence
     {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
     and t.{{q .Status}} = {{lit .States.Running}}
   order by t.{{q .Key}}
@@ -179,7 +181,8 @@ with held as (
 moved as (
   delete from {{.Name.Sanitize}} as t
   using held as h
-  where t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
+  where t.{{q .Key}} = any (array (select held.key from held))
+    and t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
   returning
     t.*, h.status as settled_status, h.error as settled_error, h.unspent as settled_unspent
     {{if .Errors}}, ` + settledErrors + ` as settled_errors{{end}}
@@ -216,7 +219,8 @@ kept as (
     {{if .LastError}}, {{q .LastError}} = coalesce(h.error, t.{{q .LastError}}){{end}}
     {{if .Errors}}, {{q .Errors}} = ` + settledErrors + `{{end}}
   from held as h
-  where t.{{q .Key}} = h.key
+  where t.{{q .Key}} = any (array (select held.key from held))
+    and t.{{q .Key}} = h.key
     {{if .Archive}}and h.status not in ({{lits .States.Final}}){{end}}
   returning t.{{q .Key}}::text
 )

@@ -41,9 +41,6 @@ code 1) if anything was lost, done twice or stored wrongly, or if the killed wor
 				return err
 			}
 			err = demo.Run(cmd.Context(), cfg)
-			if err != nil && cmd.Context().Err() != nil {
-				return &stoppedError{"demo " + err.Error() + "; its workers and its server are stopped"}
-			}
 			if wrong := (*demo.ConfigError)(nil); errors.As(err, &wrong) {
 				return usage(err)
 			}

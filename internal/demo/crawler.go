@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	taskAttempts = 5
+	taskAttempts = 4
 	retryBase    = 500 * time.Millisecond
 	retryCap     = 10 * time.Second
 )

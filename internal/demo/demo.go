@@ -44,6 +44,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	report, err := d.run(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			fmt.Fprintf(cfg.Stderr, "The demo has ended early, its workers and its server are stopped: %v\n", err)
+		}
 		return err
 	}
 	report.Seconds = seconds(time.Since(began))

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxBody      = 4 << 20
-	fetchTimeout = 20 * time.Second
+	fetchTimeout = 10 * time.Second
 	userAgent    = product + "/1.0 (+https://github.com/pgwake/pgwake)"
 )
 

@@ -235,15 +235,15 @@ func (r *Report) write(w io.Writer) {
 	line("wake-up", "p50 %.1f ms, p99 %.1f ms from calling Enqueue to the handler's first line in another process", r.WakeUp.EnqueueToStart.P50, r.WakeUp.EnqueueToStart.P99)
 	line("", "p50 %.1f ms, p99 %.1f ms from the answer to the commit to there (%d tasks, workers asleep)", r.WakeUp.CommitToStart.P50, r.WakeUp.CommitToStart.P99, r.WakeUp.Tasks)
 	if k := r.Killed; k != nil {
-		line("killed", "%s, running %s: %d recovered by the others, which started them %s to %s s after the kill",
+		line("killed", "%s, running %s: %d recovered by others, in runs that began %s to %s s after the kill",
 			k.Worker, tasks(k.Running), k.Recovered, decimal(k.FirstSeconds), decimal(k.LastSeconds))
 		line("", "when its leases of %g s had ended; with the default of 15 s it takes up to 15 s", r.LeaseSeconds)
 		if k.Settled > 0 {
 			line("", "%d more had their commit under way and were done", k.Settled)
 		}
 	}
-	line("duplicates", "%d: no task took effect twice, no address was enqueued twice", r.Duplicates)
-	line("lost", "%d: every known address has its page, every task is settled", r.Lost)
+	line("duplicates", "%s", verdict(r.Duplicates, "no task took effect twice, no address was enqueued twice"))
+	line("lost", "%s", verdict(r.Lost, "every known address has its page, every task is settled"))
 	content := fmt.Sprintf("%s of %s pages have the status and SHA-256 of a fresh fetch, %s differ", count(r.Content.Same), count(r.Pages), count(r.Content.Different))
 	if r.Content.Changing > 0 {
 		content += fmt.Sprintf(", %s are never the same twice", count(r.Content.Changing))
@@ -256,6 +256,14 @@ func (r *Report) write(w io.Writer) {
 	if r.Kept != "" {
 		fmt.Fprintf(w, "The archive stays in %s: tables demo.page, demo.document, demo.effect, pgwake.task_archive.\n", r.Kept)
 	}
+}
+
+// verdict is a number of wrongs, with what it means if there are none.
+func verdict(n int, none string) string {
+	if n == 0 {
+		return "0: " + none
+	}
+	return count(n) + ", see below"
 }
 
 // answers lists how many pages had which status.

@@ -67,6 +67,12 @@ var kinds = map[string]struct {
 func newFixture(t *testing.T, kind string) *fixture {
 	t.Helper()
 	f := &fixture{table: kinds[kind].table, pool: pgtest.New(t)}
+	// As on a worker's connections.
+	f.exec(t, `do $$ begin
+		execute format('alter database %I set plan_cache_mode = force_custom_plan', current_database());
+		execute format('alter database %I set jit = off', current_database());
+	end $$`)
+	f.pool.Reset()
 	if ddl := kinds[kind].ddl; ddl != "" {
 		f.exec(t, ddl)
 	}

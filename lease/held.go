@@ -36,17 +36,16 @@ func (e *LostError) Is(target error) bool { return target == ErrLeaseLost }
 
 // renewSQL moves the leases of held rows on. It locks them in key order and passes over those that others have locked,
 // so that one locked row delays no other lease and two batches never deadlock. The conditions on status and retry_at
-// keep it from undoing a pause. "key = any(…)" keeps the plan on the primary key, where a bare join reads the whole table
-// if its statistics are those of an empty one.
+// keep it from undoing a pause. "key = any(…)", and the case that hides the status, keep the plan on the primary key:
+// without them it walks a whole index if the statistics are those of an empty table.
 const renewSQL = `
 with held as (
   select t.{{q .Key}} as key
   from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
   join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
   where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
-    and {{token "t"}} = i.fence
+    and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
     {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
-    and t.{{q .Status}} = {{lit .States.Running}}
     and t.{{q .RetryAt}} < 'infinity'
   order by t.{{q .Key}}
   for update of t skip locked
@@ -161,19 +160,19 @@ const settledErrors = `
   end`
 
 // settleSQL ends runs: final ones move to the archive, if there is one, all others are updated in place. It locks first,
-// in key order, passing over rows that others have locked, and returns the keys it settled.
+// in key order, passing over rows that others have locked, and returns the keys it settled. The locked rows are then
+// taken by their place, which no plan can turn into a join with the whole table.
 const settleSQL = `
 with held as (
-  select t.{{q .Key}} as key, i.status, i.delay, i.unspent, i.started, i.error, i.entry
+  select t.{{q .Key}} as key, t.ctid as place, i.status, i.delay, i.unspent, i.started, i.error, i.entry
   from unnest(
     @keys::text[]::{{.KeyType}}[], @fences::bigint[], @statuses::text[], @delays::interval[],
     @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
   ) as i(key, fence, status, delay, unspent, started, error, entry)
   join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
   where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
-    and {{token "t"}} = i.fence
+    and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
     {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
-    and t.{{q .Status}} = {{lit .States.Running}}
   order by t.{{q .Key}}
   for update of t skip locked
 ),
@@ -181,8 +180,7 @@ with held as (
 moved as (
   delete from {{.Name.Sanitize}} as t
   using held as h
-  where t.{{q .Key}} = any (array (select held.key from held))
-    and t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
+  where t.ctid = h.place and t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
   returning
     t.*, h.status as settled_status, h.error as settled_error, h.unspent as settled_unspent
     {{if .Errors}}, ` + settledErrors + ` as settled_errors{{end}}
@@ -219,8 +217,7 @@ kept as (
     {{if .LastError}}, {{q .LastError}} = coalesce(h.error, t.{{q .LastError}}){{end}}
     {{if .Errors}}, {{q .Errors}} = ` + settledErrors + `{{end}}
   from held as h
-  where t.{{q .Key}} = any (array (select held.key from held))
-    and t.{{q .Key}} = h.key
+  where t.ctid = h.place and t.{{q .Key}} = h.key
     {{if .Archive}}and h.status not in ({{lits .States.Final}}){{end}}
   returning t.{{q .Key}}::text
 )

@@ -176,24 +176,21 @@ func TestNoDeadlock(t *testing.T) {
 	}
 	settle := map[bool][]lease.Settlement{false: batch(leases), true: batch(opposite)}
 	for round := range rounds {
+		var both [2][]string
 		start := make(chan struct{}) // closed below, so that both begin at once
 		group, ctx := errgroup.WithContext(t.Context())
-		for _, turned := range []bool{false, true} {
+		for i := range both {
 			conn, err := f.pool.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			group.Go(func() error {
+			group.Go(func() (err error) {
 				defer conn.Release()
 				<-start
-				list := leases
-				if turned {
-					list = opposite
-				}
-				if _, err := f.Renew(ctx, conn, holderA, list, time.Hour); err != nil {
+				if _, err := f.Renew(ctx, conn, holderA, [][]*lease.Lease{leases, opposite}[i], time.Hour); err != nil {
 					return err
 				}
-				_, err := f.Settle(ctx, conn, holderA, settle[turned])
+				both[i], err = f.Settle(ctx, conn, holderA, settle[i == 1])
 				return err
 			})
 		}
@@ -201,9 +198,10 @@ func TestNoDeadlock(t *testing.T) {
 		if err := group.Wait(); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		// Both passed over what the other had locked, and between them settled all.
-		if n := one[int](t, f, "select count(*) from :T where :S = 'frozen'"); n != rows {
-			t.Fatalf("round %d: %d settled", round, n)
+		// Both passed over what the other had locked or just renewed; what is left is settled now, and nothing twice.
+		rest := f.settle(t, holderA, settle[false]...)
+		if n := len(both[0]) + len(both[1]) + len(rest); n != rows {
+			t.Fatalf("round %d: settled %d + %d + %d", round, len(both[0]), len(both[1]), len(rest))
 		}
 		f.exec(t, "update :T set status = 'running', holder = $1, retry_at = clock_timestamp() + interval '1 min'", holderA)
 	}

@@ -28,7 +28,7 @@ func TestEnqueue(t *testing.T) {
 		args        []string
 		want        map[string]any // of the row, as JSON
 	}{
-		{"bare", "", []string{"a"}, map[string]any{"type": "a", "payload": map[string]any{}, "priority": json.Number("5"), "max_attempts": nil, "unique_key": nil}},
+		{"bare", "", []string{"a"}, map[string]any{"type": "a", "payload": map[string]any{}, "priority": json.Number("5"), "max_attempts": json.Number("4"), "unique_key": nil}},
 		{"payload", "", []string{"a", `{"to": "ada"}`}, map[string]any{"payload": map[string]any{"to": "ada"}}},
 		{"payload of stdin", `[1, 2]`, []string{"a", "-"}, map[string]any{"payload": []any{json.Number("1"), json.Number("2")}}},
 		{"payload of a file", "", []string{"a", "@" + file}, map[string]any{"payload": map[string]any{"n": json.Number("12345678901234567890")}}},

@@ -97,9 +97,9 @@ func TestTasksListParseable(t *testing.T) {
 	}
 	for id, want := range map[string][]string{
 		"ID":        {"ID", "TYPE", "STATUS", "ATTEMPT"},
-		idFrozen:    {idFrozen, "email.welcome", "frozen", "4"},
+		idFrozen:    {idFrozen, "email.welcome", "frozen", "4/4"},
 		idQueued:    {idQueued, "report.build", "queued", "0/7"},
-		idSucceeded: {idSucceeded, "email.welcome", "succeeded", "1"},
+		idSucceeded: {idSucceeded, "email.welcome", "succeeded", "1/4"},
 	} {
 		row := rows[id]
 		if len(row) < 7 || !slices.Equal(row[:4], want) {
@@ -125,7 +125,7 @@ func TestTasksShow(t *testing.T) {
 	pool := pgtest.New(t)
 	url := seed(t, pool)
 	got := succeed(t, url, "", "tasks", "show", idFrozen).stdout
-	expect(t, "stdout", got, "id:           "+idFrozen, "type:         email.welcome", "status:       frozen", "attempt:      4\n",
+	expect(t, "stdout", got, "id:           "+idFrozen, "type:         email.welcome", "status:       frozen", "attempt:      4/4\n",
 		"unique key:   grace", "worker:       w1", "priority:     5", "created: ", "due: ", "fence: ",
 		"payload:      {\n  \"to\": \"grace\"\n}", "metadata:     {\n  \"by\": \"import\"\n}",
 		"errors:\n  attempt 4, 2030-01-01 00:00:00.000 +00:00 on w1\n    no route\n    \\x1b[31mto host\n    goroutine 1:\n        main.go:7\n")

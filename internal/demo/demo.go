@@ -28,6 +28,7 @@ type demo struct {
 	fleet   *fleet
 	view    *view
 	killed  *casualty // nil: nobody yet
+	unclean error     // what could not be ended as it should
 }
 
 // Run archives the site and proves what it claims. It returns an error if it could not, or if the proof failed; everything
@@ -45,7 +46,7 @@ func Run(ctx context.Context, cfg Config) error {
 	report, err := d.run(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			fmt.Fprintf(cfg.Stderr, "The demo has ended early, its workers and its server are stopped: %v\n", err)
+			fmt.Fprintf(cfg.Stderr, "The demo has ended early, its workers and its server are stopped: %v\n", errors.Join(context.Cause(ctx), d.unclean))
 		}
 		return err
 	}
@@ -64,15 +65,15 @@ func (d *demo) run(ctx context.Context) (report *Report, err error) {
 	if d.site, err = openSite(ctx, d.cfg); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.site.close()) }()
+	defer func() { err = d.ended(err, d.site.close()) }()
 	if d.db, err = openDatabase(ctx, d.cfg); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil && d.db.server == nil {
-			err = errors.Join(err, d.db.drop())
+			err = d.ended(err, d.db.drop())
 		}
-		err = errors.Join(err, d.db.close())
+		err = d.ended(err, d.db.close())
 	}()
 	if d.pool, err = openPool(ctx, d.db.url, "pgwake demo", parentConnections); err != nil {
 		return nil, err
@@ -114,6 +115,12 @@ func (d *demo) run(ctx context.Context) (report *Report, err error) {
 	d.fleet.stop()
 	d.say("Workers stopped. Fetching every page again to compare …\n")
 	return d.prove(ctx, waits)
+}
+
+// ended adds the error of ending something to that of the run.
+func (d *demo) ended(err, closeErr error) error {
+	d.unclean = errors.Join(d.unclean, closeErr)
+	return errors.Join(err, closeErr)
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
@@ -195,6 +202,11 @@ from pgwake.tasks as t`
 func (d *demo) watch(ctx context.Context) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	// A site may have fewer pages than are allowed. Its half is half of what is known, once that says something.
+	enough := smallestHalf
+	if d.site.half != nil { // the site is known to be large
+		enough = max(enough, d.cfg.MaxPages/8)
+	}
 	half := d.site.half
 	halfway := false
 	for {
@@ -220,7 +232,7 @@ func (d *demo) watch(ctx context.Context) error {
 		if s.running+s.waiting == 0 {
 			return nil
 		}
-		halfway = halfway || 2*s.pages >= d.cfg.MaxPages || s.pages >= smallestHalf && 2*s.pages >= s.known
+		halfway = halfway || 2*s.pages >= d.cfg.MaxPages || s.pages >= enough && 2*s.pages >= s.known
 	}
 }
 

@@ -134,10 +134,11 @@ $$;
 -- +goose StatementEnd
 
 -- After triggers with a condition: they cost nothing when it does not hold, and a before trigger would end COPY's batching.
+-- A row in another state that has been claimed or operated on, and so has a fence, comes from a dump: restoring it is fine.
 create trigger tasks_insert_queued
 after insert on tasks
 for each row
-when (new.status <> 'queued')
+when (new.status <> 'queued' and new.fence = 0)
 execute function refuse_change();
 
 create trigger tasks_created_at

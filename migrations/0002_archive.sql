@@ -32,10 +32,13 @@ comment on column task_archive.payload is 'Null where it was larger than the arc
 -- +goose StatementBegin
 -- ensure_partitions makes the partitions of the archive for today and the days ahead that are missing, and returns how
 -- many it made. A partition is created on its own and then attached: that waits for nobody, where PARTITION OF would
--- wait for every reader and make every settlement wait behind it.
+-- wait for every reader and make every settlement wait behind it. Its bounds go through text, hence the pinned time
+-- zone and style: "IST" is written for Kolkata and read as Jerusalem.
 create function ensure_partitions(days_ahead integer default 14) returns integer
 language plpgsql security definer
 set search_path from current
+set timezone = 'UTC'
+set datestyle = 'ISO'
 set lock_timeout = '2s'
 as $$
 declare
@@ -51,7 +54,9 @@ begin
   ) then
     return 0;
   end if;
-  perform pg_advisory_xact_lock('task_archive'::regclass::oid::integer, 0);
+  -- One session at a time. Not an advisory lock: only one on a relation makes this session see what others made since
+  -- the look above. It is the lock that attaching takes, and readers and writers do not mind it.
+  lock table only task_archive in share update exclusive mode;
   for day in select today + d from generate_series(0, days_ahead) as d loop
     part := 'task_archive_' || to_char(day, 'YYYYMMDD');
     continue when to_regclass(part) is not null;

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -123,6 +124,9 @@ func Status(ctx context.Context, connString, schema string) ([]Migration, error)
 // SQL returns the migrations after version from as one script for psql, for those who apply schema changes by hand.
 // It leaves the database as [Up] would.
 func SQL(schema string, from int) (string, error) {
+	if err := checkSchema(schema); err != nil {
+		return "", err
+	}
 	names, err := fs.Glob(files, "*.sql")
 	if err != nil {
 		return "", err
@@ -242,6 +246,8 @@ func checkSchema(schema string) error {
 		return fmt.Errorf("schema name %q is longer than PostgreSQL's 63 bytes", schema)
 	case strings.ContainsRune(schema, 0):
 		return fmt.Errorf("schema name %q contains a NUL", schema)
+	case !utf8.ValidString(schema):
+		return fmt.Errorf("schema name %q is not valid UTF-8", schema)
 	case strings.HasPrefix(schema, "pg_"):
 		return fmt.Errorf("schema name %q is reserved by PostgreSQL: choose one that does not start with pg_", schema)
 	}

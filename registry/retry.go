@@ -31,7 +31,9 @@ var DefaultRetry = Exponential(DefaultRetryBase, DefaultRetryCap)
 // Exponential doubles the wait from base to limit, with 10 % jitter either way, never above limit.
 func Exponential(base, limit time.Duration) RetryPolicy {
 	return func() retry.Backoff {
-		return retry.WithCappedDuration(limit, retry.WithJitterPercent(jitterPercent, retry.NewExponential(max(base, time.Nanosecond))))
+		// Capped inside the jitter too: without that the waits at the limit would have none.
+		steps := retry.WithCappedDuration(limit, retry.NewExponential(max(base, time.Nanosecond)))
+		return retry.WithCappedDuration(limit, retry.WithJitterPercent(jitterPercent, steps))
 	}
 }
 

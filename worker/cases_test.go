@@ -425,6 +425,32 @@ func TestCaseB15UnknownTypes(t *testing.T) {
 	}
 }
 
+// A lost worker's task does not wait for the end of a standing backlog.
+func TestRecoveryUnderBacklog(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	recovered := make(chan time.Time, 1)
+	orphan := b.enqueue("job", &pgwake.EnqueueOptions{Delay: time.Hour, Priority: new(9)})
+	b.handle("job", nil, func(ctx context.Context, run *pgwake.Run) error {
+		if run.ID == orphan {
+			recovered <- time.Now()
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	})
+	b.start(worker.Config{Slots: 2, Lease: time.Second, DrainTimeout: 10 * time.Millisecond, Logger: quiet()})
+	b.exec(`insert into pgwake.tasks (type) select 'job' from generate_series(1, 5000)`)
+	b.exec(`update pgwake.tasks set status = 'running', attempt = 1, holder = gen_random_uuid(), retry_at = clock_timestamp() + interval '1 s' where id = $1`, orphan)
+	ends := time.Now().Add(time.Second)
+	if late := recv(t, recovered, "recovery").Sub(ends); late > 1500*time.Millisecond {
+		t.Errorf("recovered %s after the lease ended", late)
+	}
+}
+
 // B17: handlers that hold every connection of the pool do not starve claims and heartbeats.
 func TestCaseB17PoolExhausted(t *testing.T) {
 	t.Parallel()

@@ -72,40 +72,30 @@ func (d *dispatcher) free() int { return d.slots - int(d.busy.Load()) }
 func (d *dispatcher) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	look := reasons{due: true, leases: true}
+	look := true // for due tasks, whatever is known of them
 	for ctx.Err() == nil {
 		err := d.pass(ctx, look)
 		d.state.note(err)
 		timer.Reset(d.wait(err))
-
-		look = reasons{}
 		select {
 		case <-ctx.Done():
 		case <-d.wake.C():
-			look.due = true
+			look = true
 		case <-d.freed:
-			look.due = true
+			look = true
 		case <-timer.C:
-			now := time.Now()
-			look.due = err != nil || reached(now, d.dueAt)
-			look.leases = err != nil || reached(now, d.leaseAt)
+			look = err != nil
 		}
 	}
 }
 
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// reasons are what a pass looks for first; it looks for the rest before it sleeps.
-type reasons struct{ due, leases bool }
-
-// pass claims what there is and room for, and learns when to look again.
-func (d *dispatcher) pass(ctx context.Context, look reasons) error {
-	if look.due {
-		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
-			return err
-		}
-	}
-	if look.leases {
+// pass claims what there is and room for, and learns when to look again. Rows whose lease has ended come first: under a
+// standing backlog they would never get a slot.
+func (d *dispatcher) pass(ctx context.Context, look bool) error {
+	now := time.Now()
+	if d.leaseLooked.IsZero() || reached(now, d.leaseAt) {
 		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
 			return err
 		}
@@ -113,8 +103,14 @@ func (d *dispatcher) pass(ctx context.Context, look reasons) error {
 			return err
 		}
 	}
-	// A ring that has come in meanwhile asks for a claim, which makes this look useless.
-	if d.free() == 0 || len(d.wake.C()) > 0 || ctx.Err() != nil {
+	if look || reached(now, d.dueAt) {
+		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
+			return err
+		}
+	}
+	// While it is busy, and when a ring has come in meanwhile, only the ends of leases are worth a look, now and then.
+	busy := d.free() == 0 || len(d.wake.C()) > 0
+	if ctx.Err() != nil || busy && time.Since(d.leaseLooked) < leaseLook {
 		return nil
 	}
 	return d.look(ctx)
@@ -387,8 +383,6 @@ func (d *dispatcher) look(ctx context.Context) error {
 	d.dueAt = after(now, due, wait)
 	if leases {
 		d.leaseAt = after(now, leaseEnd, wait)
-	} else if reached(now, d.leaseAt) {
-		d.leaseAt = now
 	}
 	return nil
 }
@@ -408,6 +402,9 @@ func (d *dispatcher) wait(err error) time.Duration {
 		return time.Duration(float64(d.troubled) * (0.5 + rand.Float64()))
 	}
 	d.troubled = 0
+	if d.free() == 0 {
+		return leaseLook // or until a slot is set free
+	}
 	now := time.Now()
 	// A lease taken right after a look ends no sooner than the lease's length from then.
 	next := now.Add(min(reread, d.w.config.Lease))

@@ -21,8 +21,9 @@ has the hash of a fresh fetch, and every task took effect exactly once, those of
 Without --url the site is the Go tree on this machine, served by net/http's file server. A site given by --url is treated
 with care: same host only, robots.txt honoured, a fetch every 200 ms or more unless it is on this machine.
 
-It takes about a minute, touches no other database, and leaves nothing behind unless it is asked to. It fails (exit
-code 1) if anything was lost, done twice or stored wrongly, or if the killed worker's tasks were not recovered.`,
+It takes about a minute, touches no other database, and leaves nothing behind but what --keep asks for; with
+--database-url that is the database ` + demo.Database + ` on your server, for you to look into and to drop. It fails (exit code 1)
+if anything was lost, done twice or stored wrongly, or if the killed worker's tasks were not recovered.`,
 		Example: `  pgwake demo
   pgwake demo --url https://go.dev/blog/ --max-pages 100
   pgwake demo --keep ./archive --json`,

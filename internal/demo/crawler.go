@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
@@ -115,7 +116,7 @@ insert into demo.effect (task_id, type, attempt, fence, pid, worker, started, fi
 values ($1, $2, $3, $4, $5, $6, $7, $8)`
 
 func (c *crawler) note(ctx context.Context, tx pgx.Tx, task *pgwake.Run, started time.Time) error {
-	_, err := tx.Exec(ctx, effectSQL, task.ID, task.Type, task.Attempt, task.Fence, pid(), c.name, started, time.Now())
+	_, err := tx.Exec(ctx, effectSQL, task.ID, task.Type, task.Attempt, task.Fence, os.Getpid(), c.name, started, time.Now())
 	if err != nil {
 		return fmt.Errorf("note effect: %w", err)
 	}

@@ -237,7 +237,7 @@ func (r *Report) write(w io.Writer) {
 	if k := r.Killed; k != nil {
 		line("killed", "%s, running %s: %d recovered by others, in runs that began %s to %s s after the kill",
 			k.Worker, tasks(k.Running), k.Recovered, decimal(k.FirstSeconds), decimal(k.LastSeconds))
-		line("", "when its leases of %g s had ended; with the default of 15 s it takes up to 15 s", r.LeaseSeconds)
+		line("", "once its leases of %g s had ended; with the default of 15 s it takes up to 15 s", r.LeaseSeconds)
 		if k.Settled > 0 {
 			line("", "%d more had their commit under way and were done", k.Settled)
 		}
@@ -272,7 +272,7 @@ func (r *Report) answers() string {
 	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
 		name := status
 		if status == "0" {
-			name = "none"
+			name = "no answer"
 		}
 		parts = append(parts, fmt.Sprintf("%s × %s", count(r.Statuses[status]), name))
 	}

@@ -29,8 +29,6 @@ const (
 
 var errParentGone = errors.New("the demo has ended")
 
-func pid() int { return os.Getpid() }
-
 // Work is a worker process: it runs tasks until ctx or stdin ends.
 func Work(ctx context.Context, stdin io.Reader, stderr io.Writer) error {
 	name := os.Getenv(nameVariable)

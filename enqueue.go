@@ -1,10 +1,13 @@
 package pgwake
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -159,13 +162,17 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, tasks []NewTask) ([]E
 		pending[i] = row
 	}
 	for len(pending) > 0 {
-		// In the order given, so that of two with one key the first is inserted.
+		// By key, so that two batches never wait for each other's keys in turn; with equal keys in the order given, so that
+		// the first of them is inserted.
 		batch := make([]*taskRow, 0, len(pending))
 		for i := range rows {
 			if row, ok := pending[i]; ok {
 				batch = append(batch, row)
 			}
 		}
+		slices.SortStableFunc(batch, func(a, b *taskRow) int {
+			return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(deref(a.UniqueKey), deref(b.UniqueKey)))
+		})
 		var inserted []uuid.UUID
 		if err := queryJSON(ctx, tx, c.sql.many, batch, &inserted); err != nil {
 			if sqlstate.Unique(err, "tasks_pkey") {
@@ -190,6 +197,13 @@ func (c *Client) EnqueueManyTx(ctx context.Context, tx Tx, tasks []NewTask) ([]E
 		}
 	}
 	return result, nil
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }
 
 // findLive gives the pending rows whose key is held the id of the holder. Those whose holder has been settled in the

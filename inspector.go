@@ -55,11 +55,22 @@ const taskColumns = `
   id, type, status, retry_at, due_at, priority, attempt, max_attempts, fence, worker, unique_key,
   payload, payload_bytes, metadata, created_at, started_at, finished_at, last_error, errors`
 
+// query needs a pool, which the inspector of a client without one has not.
+func (i *Inspector) query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if i.pool == nil {
+		return nil, errNoPool
+	}
+	return i.pool.Query(ctx, sql, args...)
+}
+
 func (i *Inspector) name(object string) string { return pgx.Identifier{i.schema, object}.Sanitize() }
 
-// Task returns one task, or [ErrNotFound].
+// Task returns one task, or [ErrNotFound]. Of several that had the id, one after another, it is the live one, else the last.
 func (i *Inspector) Task(ctx context.Context, id uuid.UUID) (*TaskInfo, error) {
-	rows, _ := i.pool.Query(ctx, `select `+taskColumns+` from `+i.name("all_tasks")+` where id = $1`, id)
+	rows, err := i.query(ctx, `select `+taskColumns+` from `+i.name("all_tasks")+` where id = $1 order by live desc, finished_at desc limit 1`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read task %s: %w", id, err)
+	}
 	task, err := pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByName[TaskInfo])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("task %s: %w", id, ErrNotFound)
@@ -107,7 +118,10 @@ func (i *Inspector) Tasks(ctx context.Context, filter TaskFilter) ([]*TaskInfo, 
 	if filter.Before != uuid.Nil {
 		args["before"] = filter.Before
 	}
-	rows, _ := i.pool.Query(ctx, fmt.Sprintf(listSQL, i.name("all_tasks")), args)
+	rows, err := i.query(ctx, fmt.Sprintf(listSQL, i.name("all_tasks")), args)
+	if err != nil {
+		return nil, fmt.Errorf("list tasks: %w", err)
+	}
 	tasks, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[TaskInfo])
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", err)
@@ -129,7 +143,10 @@ type TypeCount struct {
 
 // Counts returns how many live tasks there are of each type and state. It reads the whole live table.
 func (i *Inspector) Counts(ctx context.Context) ([]TypeCount, error) {
-	rows, _ := i.pool.Query(ctx, `select type, status, count(*) from `+i.name("tasks")+` group by 1, 2 order by 1, 2`)
+	rows, err := i.query(ctx, `select type, status, count(*) from `+i.name("tasks")+` group by 1, 2 order by 1, 2`)
+	if err != nil {
+		return nil, fmt.Errorf("count tasks: %w", err)
+	}
 	counts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[TypeCount])
 	if err != nil {
 		return nil, fmt.Errorf("count tasks: %w", err)
@@ -152,11 +169,14 @@ type WorkerInfo struct {
 
 // Workers lists the workers that have reported within the time given, by name.
 func (i *Inspector) Workers(ctx context.Context, within time.Duration) ([]*WorkerInfo, error) {
-	rows, _ := i.pool.Query(ctx, `
+	rows, err := i.query(ctx, `
 		select id, name, version, types, slots, running, started_at, seen_at, draining
 		from `+i.name("workers")+`
 		where seen_at > clock_timestamp() - $1::interval
 		order by name, started_at`, within)
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
 	workers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByName[WorkerInfo])
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)

@@ -80,7 +80,8 @@ func (c *Client) prepare(task NewTask) (*taskRow, error) {
 		if y := opts.DueAt.UTC().Year(); y < 1970 || y > 9999 {
 			return nil, wrapTask(name, fmt.Errorf("due time %s is not between the years 1970 and 9999", opts.DueAt))
 		}
-		row.DueAt = &opts.DueAt
+		// As the column holds it, so that no driver or statement rounds it in its own way.
+		row.DueAt = new(opts.DueAt.UTC().Truncate(time.Microsecond))
 	case opts.Delay < 0 || opts.Delay > maxDelay:
 		return nil, wrapTask(name, fmt.Errorf("delay %s is not between 0 and %s", opts.Delay, maxDelay))
 	case opts.Delay > 0:
@@ -163,18 +164,30 @@ func encode(v any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// checkJSON looks through valid JSON for what jsonb cannot hold: a NUL, written \u0000, half of a surrogate pair, and
-// bytes that are not UTF-8. Marshalling writes the escape \ufffd for a Go string's invalid bytes, and only for them, so
+// checkJSON looks through valid JSON for what jsonb cannot hold: a NUL, written \u0000, half of a surrogate pair, bytes
+// that are not UTF-8, and numbers beyond numeric. Marshalling writes the escape \ufffd for a Go string's invalid bytes, and only for them, so
 // that escape is refused as well unless the JSON was given as such. A text that merely shows such an escape has its
 // backslash escaped and passes.
 func checkJSON(text []byte, given bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("text is not valid UTF-8")
 	}
+	inString := false
 	high := false // the escape before was the first half of a surrogate pair
 	for i := 0; i < len(text); i++ {
 		unit, isUnit := uint64(0), false
-		if text[i] == '\\' {
+		switch c := text[i]; {
+		case c == '"':
+			inString = !inString
+		case !inString && (c == '-' || c >= '0' && c <= '9'):
+			number := i
+			for i+1 < len(text) && strings.IndexByte("+-.eE0123456789", text[i+1]) >= 0 {
+				i++
+			}
+			if err := checkNumber(string(text[number : i+1])); err != nil {
+				return err
+			}
+		case c == '\\':
 			if i+6 <= len(text) && text[i+1] == 'u' {
 				var err error
 				if unit, err = strconv.ParseUint(string(text[i+2:i+6]), 16, 16); err != nil {
@@ -198,6 +211,31 @@ func checkJSON(text []byte, given bool) error {
 	}
 	if high {
 		return errors.New("half of a surrogate pair is not a character, and PostgreSQL cannot store it")
+	}
+	return nil
+}
+
+// checkNumber holds a JSON number to what PostgreSQL's numeric can have: 131,072 digits before the decimal point and
+// 16,383 after it.
+func checkNumber(number string) error {
+	mantissa, exponent := strings.TrimPrefix(number, "-"), 0
+	if at := strings.IndexAny(mantissa, "eE"); at >= 0 {
+		var err error
+		if exponent, err = strconv.Atoi(mantissa[at+1:]); err != nil || max(exponent, -exponent) > 1_000_000 {
+			return fmt.Errorf("number %.40s is out of range", number)
+		}
+		mantissa = mantissa[:at]
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := len(strings.TrimLeft(whole, "0"))
+	if digits == 0 {
+		digits = len(strings.TrimLeft(fraction, "0")) - len(fraction)
+	}
+	switch {
+	case len(fraction)-exponent > 16_383:
+		return fmt.Errorf("number %.40s has more than the 16,383 digits after the decimal point that PostgreSQL can hold", number)
+	case digits+exponent > 131_072 && strings.Trim(mantissa, "0.") != "":
+		return fmt.Errorf("number %.40s has more than the 131,072 digits that PostgreSQL can hold", number)
 	}
 	return nil
 }

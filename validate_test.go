@@ -74,7 +74,6 @@ func TestRefused(t *testing.T) {
 		"long number":              {task("a", "-"+strings.Repeat("9", 131073)), nil, "number"},
 		"small number":             {task("a", "1e-16384"), nil, "number"},
 		"long fraction":            {task("a", "0."+strings.Repeat("1", 16384)), nil, "number"},
-		"deep":                     {task("a", strings.Repeat("[", 5000)+strings.Repeat("]", 5000)), nil, "levels"},
 		"unmarshallable":           {typed{Any: math.Inf(1)}, nil, "unsupported value"},
 		"metadata with NUL":        {typed{}, opts(EnqueueOptions{Metadata: map[string]any{"a": "\x00"}}), "metadata: "},
 		"metadata not UTF-8":       {typed{}, opts(EnqueueOptions{Metadata: map[string]any{"a": "\xff"}}), "metadata: "},
@@ -144,7 +143,7 @@ func TestRoundTrip(t *testing.T) {
 		"number":             {task("a", "12345678901234567890.123456789"), EnqueueOptions{}},
 		"large number":       {task("a", "1e131071"), EnqueueOptions{}},
 		"long type":          {task(strings.Repeat("😀", 50), ""), EnqueueOptions{}},
-		"deep":               {task("a", strings.Repeat("[", 900)+strings.Repeat("]", 900)), EnqueueOptions{}},
+		"deep":               {task("a", strings.Repeat("[", 9000)+strings.Repeat("]", 9000)), EnqueueOptions{}},
 		"limits": {typed{}, EnqueueOptions{
 			UniqueKey: strings.Repeat("ü", 250), MaxAttempts: 1_000_000, Priority: new(9), DueAt: year(9999),
 			Metadata: map[string]any{`\u0000`: []any{nil, true, 1.5, "ü"}},
@@ -254,7 +253,7 @@ func FuzzCheckJSON(f *testing.F) {
 		}
 		err := checkJSON([]byte(text), true)
 		if want := reference(text); (err == nil) != want {
-			if err != nil && (strings.Contains(err.Error(), "number") || strings.Contains(err.Error(), "levels")) {
+			if err != nil && strings.Contains(err.Error(), "number") {
 				t.Skip() // not in the reference
 			}
 			t.Errorf("%q: %v, reference says %v", text, err, want)
@@ -324,7 +323,7 @@ func randomJSON(depth int) string {
 	case n < 3 || depth > 3:
 		return quoted()
 	case n == 3:
-		return []string{"0", "-1.5e10", "1e-5", "1E+300", "1e131071", "1e131072", "-0", "01", "1.", "null", "true", "NaN", "1e-16383", "1e-16384", "0e999999", "0.0e-99999"}[rand.IntN(16)]
+		return []string{"0", "-1.5e10", "1e-5", "1E+300", "1e131071", "1e131072", "-0", "01", "1.", "null", "true", "NaN", "1e-16383", "1e-16384", "0.0e-99999"}[rand.IntN(15)]
 	case n < 6:
 		return "[" + randomJSON(depth+1) + "," + randomJSON(depth+1) + "]"
 	default:

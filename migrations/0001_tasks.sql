@@ -41,9 +41,11 @@ create table tasks (
   started_at   timestamptz,
   finished_at  timestamptz,
   last_error   text check (char_length(last_error) <= 1024),
-  errors       jsonb not null default '[]',
+  errors       jsonb not null default '[]' check (jsonb_typeof(errors) = 'array'),
   -- A queued or running row without an instant would never be looked at again.
-  constraint tasks_retry_at_set check (retry_at is not null or status not in ('queued', 'running', 'paused'))
+  constraint tasks_retry_at_set check (retry_at is not null or status not in ('queued', 'running', 'paused')),
+  -- Few clients can read an infinite instant, and one that a claim returns would fail it. Only a pause is infinite.
+  constraint tasks_finite check (isfinite(due_at) and retry_at > '-infinity')
 )
 -- The table is emptied and refilled all the time: vacuum early and at full speed, and keep the empty pages, since
 -- giving them back takes an exclusive lock and leaves the planner with a table of 0 pages.

@@ -18,12 +18,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -67,7 +70,21 @@ var state struct {
 
 // Main runs the tests of a package, stops the server, then fails the package if goroutines are left, and exits. options name goroutines
 // that may stay. A test binary that is killed leaves its server to package embeddedpg: the kernel ends it, or the next start does.
-func Main(m *testing.M, options ...goleak.Option) { os.Exit(run(m.Run, os.Stderr, options...)) }
+func Main(m *testing.M, options ...goleak.Option) {
+	moreParallel()
+	os.Exit(run(m.Run, os.Stderr, options...))
+}
+
+// parallelPerCore is how many tests run at once for each core: they wait for the database and for timers most of the time.
+const parallelPerCore = 4
+
+func moreParallel() {
+	flag.Parse()
+	cores := runtime.GOMAXPROCS(0)
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(cores) { // nobody said otherwise
+		_ = f.Value.Set(strconv.Itoa(parallelPerCore * cores))
+	}
+}
 
 func run(tests func() int, out io.Writer, options ...goleak.Option) int {
 	state.mu.Lock()

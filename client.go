@@ -92,8 +92,6 @@ func (c *Client) Inspector() *Inspector { return &Inspector{pool: c.pool, schema
 
 var errNoPool = errors.New("this client has no pool: use the Tx methods, or give NewClient one")
 
-func (c *Client) prefix() string { return pgx.Identifier{c.schema}.Sanitize() + "." }
-
 // defaults merges what the caller says with what is registered for the type.
 func (c *Client) defaults(taskType string) EnqueueDefaults {
 	if c.types == nil {

@@ -61,7 +61,7 @@ func workerProcess(url string) error {
 	for name, kill := range map[string]func(){
 		"poison.exit":   func() { os.Exit(2) },
 		"poison.kill":   func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) },
-		"poison.stack":  func() { endless(0) },
+		"poison.stack":  func() { panic(endless(0)) },
 		"poison.panics": func() { go func() { panic("in a child goroutine") }() },
 	} {
 		if err := registry.RegisterRaw(reg, name, poison(kill), opts); err != nil {
@@ -89,8 +89,13 @@ func workerProcess(url string) error {
 	return w.Run(ctx)
 }
 
-//go:noinline
-func endless(n int) int { return endless(n+1) + 1 }
+// endless recurses until the stack is full.
+func endless(n int) int {
+	if n < 0 {
+		return 0
+	}
+	return endless(n+1) + endless(n+2)
+}
 
 // supervise keeps one worker process alive until the test ends, as systemd or Kubernetes would.
 func supervise(t *testing.T, url string) (crashes *atomic.Int32) {

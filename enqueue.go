@@ -49,24 +49,29 @@ type Enqueued struct {
 }
 
 type enqueueStatements struct {
-	one, live, many, liveMany string
-	table                     pgx.Identifier
+	one, unique, live, many, liveMany string
+	table                             pgx.Identifier
 }
 
 func newEnqueueStatements(schema string) enqueueStatements {
 	table := pgx.Identifier{schema, "tasks"}
 	at := func(text string) string { return fmt.Sprintf(text, table.Sanitize()) }
-	return enqueueStatements{one: at(enqueueSQL), live: at(liveSQL), many: at(enqueueManySQL), liveMany: at(liveManySQL), table: table}
+	return enqueueStatements{one: at(enqueueSQL + returnID), unique: at(enqueueSQL + unlessLive + returnID), live: at(liveSQL), many: at(enqueueManySQL), liveMany: at(liveManySQL), table: table}
 }
 
-// enqueueSQL inserts a task unless a live one of the type holds its unique key. It waits for a transaction that is about
-// to insert the same key, so its answer rests on committed rows alone. Parameters are plain values, so that every driver
-// can send them: id, type, payload, due at, delay in microseconds, priority, attempts, unique key, metadata.
+// enqueueSQL inserts a task. Parameters are plain values, so that every driver can send them: id, type, payload, due at,
+// delay in microseconds, priority, attempts, unique key, metadata.
 const enqueueSQL = `
 insert into %s as t (id, type, payload, retry_at, due_at, priority, max_attempts, unique_key, metadata)
 select $1::uuid, $2::text, $3::jsonb, due.at, due.at, $6::smallint, $7::integer, $8::text, $9::jsonb
-from (select coalesce($4::timestamptz, clock_timestamp() + $5::bigint * interval '1 microsecond', now()) as at) as due
-on conflict (type, unique_key) where unique_key is not null do nothing
+from (select coalesce($4::timestamptz, clock_timestamp() + $5::bigint * interval '1 microsecond', now()) as at) as due`
+
+// unlessLive inserts nothing if a live task of the type holds the unique key. It waits for a transaction that is about to
+// insert the same key, so its answer rests on committed rows alone. It costs something, so tasks without a key go without.
+const unlessLive = `
+on conflict (type, unique_key) where unique_key is not null do nothing`
+
+const returnID = `
 returning t.id::text`
 
 // liveSQL finds the live task that holds a unique key, by the index on (type, unique_key).
@@ -82,9 +87,13 @@ func (c *Client) EnqueueTx(ctx context.Context, tx Tx, payload Payload, opts *En
 	if err != nil {
 		return Enqueued{}, err
 	}
+	insert := c.sql.one
+	if row.UniqueKey != nil {
+		insert = c.sql.unique
+	}
 	for {
 		var id string
-		err := tx.QueryRow(ctx, c.sql.one, row.ID.String(), row.Type, string(row.Payload), row.DueAt, row.Delay, row.Priority,
+		err := tx.QueryRow(ctx, insert, row.ID.String(), row.Type, string(row.Payload), row.DueAt, row.Delay, row.Priority,
 			row.MaxAttempts, row.UniqueKey, string(row.Metadata)).Scan(&id)
 		switch {
 		case err == nil:

@@ -1,8 +1,23 @@
 package lease
 
+import "github.com/jackc/pgx/v5"
+
 // Statements are the queue's statements by name.
 func (q *Queue) Statements() map[string]string {
-	return map[string]string{
+	sql := map[string]string{}
+	for name, s := range q.named() {
+		sql[name] = s.sql
+	}
+	return sql
+}
+
+// StatementArgs are the values of a statement's parameters in their order.
+func (q *Queue) StatementArgs(name string, args pgx.NamedArgs) []any {
+	return q.named()[name].args(args)
+}
+
+func (q *Queue) named() map[string]statement {
+	return map[string]statement{
 		"claim": q.sql.claim, "claim expired": q.sql.claimExpired, "claim row": q.sql.claimRow,
 		"renew": q.sql.renew, "settle": q.sql.settle, "state": q.sql.state, "look": q.sql.look,
 		"requeue": q.sql.requeue, "bump": q.sql.bump, "pause": q.sql.pause, "resume": q.sql.resume, "counts": q.sql.counts,

@@ -65,7 +65,7 @@ type Renewed struct {
 // missing is not lost yet: somebody may have the row locked. [Queue.States] tells.
 func (q *Queue) Renew(ctx context.Context, db DB, holder string, leases []*Lease, d time.Duration) ([]Renewed, error) {
 	keys, fences := tokens(leases)
-	rows, err := db.Query(ctx, q.sql.renew, pgx.NamedArgs{"keys": keys, "fences": fences, "holder": holder, "lease": d})
+	rows, err := db.Query(ctx, q.sql.renew.sql, q.sql.renew.args(pgx.NamedArgs{"keys": keys, "fences": fences, "holder": holder, "lease": d})...)
 	if err != nil {
 		return nil, fmt.Errorf("renew: %w", err)
 	}
@@ -107,7 +107,7 @@ where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])`
 
 // States reads what rows hold; a key that is missing from the answer is gone.
 func (q *Queue) States(ctx context.Context, db DB, keys []string) (map[string]*State, error) {
-	rows, err := db.Query(ctx, q.sql.state, pgx.NamedArgs{"keys": keys})
+	rows, err := db.Query(ctx, q.sql.state.sql, q.sql.state.args(pgx.NamedArgs{"keys": keys})...)
 	if err != nil {
 		return nil, fmt.Errorf("read states: %w", err)
 	}
@@ -245,10 +245,10 @@ func (q *Queue) Settle(ctx context.Context, db DB, holder string, batch []Settle
 			entries[i] = &e
 		}
 	}
-	rows, err := db.Query(ctx, q.sql.settle, pgx.NamedArgs{
+	rows, err := db.Query(ctx, q.sql.settle.sql, q.sql.settle.args(pgx.NamedArgs{
 		"keys": keys, "fences": fences, "holder": holder, "statuses": statuses, "delays": delays,
 		"unspent": unspent, "started": started, "errors": texts, "entries": entries,
-	})
+	})...)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
@@ -294,8 +294,8 @@ func (q *Queue) Bump(ctx context.Context, db DB, l *Lease, d time.Duration) erro
 	return q.heldRow(ctx, db, "bump", q.sql.bump, l, d)
 }
 
-func (q *Queue) heldRow(ctx context.Context, db DB, step, sql string, l *Lease, d time.Duration) error {
-	rows, err := db.Query(ctx, sql, pgx.NamedArgs{"key": l.Key, "fence": l.Fence, "holder": l.Holder, "delay": d})
+func (q *Queue) heldRow(ctx context.Context, db DB, step string, s statement, l *Lease, d time.Duration) error {
+	rows, err := db.Query(ctx, s.sql, s.args(pgx.NamedArgs{"key": l.Key, "fence": l.Fence, "holder": l.Holder, "delay": d})...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)
 	}
@@ -343,11 +343,11 @@ func (q *Queue) Update(ctx context.Context, db DB, l *Lease, columns map[string]
 	if set == "" {
 		return errors.New("update: no columns given")
 	}
-	text, err := q.table.statement("update", fmt.Sprintf(updateSQL, set))
+	s, err := q.table.statement("update", fmt.Sprintf(updateSQL, set))
 	if err != nil {
 		return err
 	}
-	rows, err := db.Query(ctx, text, args)
+	rows, err := db.Query(ctx, s.sql, s.args(args)...)
 	if err != nil {
 		return fmt.Errorf("update: %w", err)
 	}

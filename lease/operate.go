@@ -53,8 +53,8 @@ func (q *Queue) Resume(ctx context.Context, db DB, key string, at time.Time) err
 	return q.operate(ctx, db, "resume", q.sql.resume, pgx.NamedArgs{"key": key, "at": due})
 }
 
-func (q *Queue) operate(ctx context.Context, db DB, step, sql string, args pgx.NamedArgs) error {
-	rows, err := db.Query(ctx, sql, args)
+func (q *Queue) operate(ctx context.Context, db DB, step string, s statement, args pgx.NamedArgs) error {
+	rows, err := db.Query(ctx, s.sql, s.args(args)...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)
 	}
@@ -75,7 +75,7 @@ group by 1`
 
 // Counts returns the number of rows in each state.
 func (q *Queue) Counts(ctx context.Context, db DB) (map[string]int64, error) {
-	rows, err := db.Query(ctx, q.sql.counts)
+	rows, err := db.Query(ctx, q.sql.counts.sql)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)
 	}

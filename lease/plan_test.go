@@ -3,7 +3,6 @@ package lease_test
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,22 +14,6 @@ import (
 	"github.com/pgwake/pgwake/lease"
 )
 
-var named = regexp.MustCompile(`@([a-z]+)`)
-
-// positional turns a statement's named arguments into numbered ones, as pgx does.
-func positional(t *testing.T, sql string) string {
-	t.Helper()
-	args := pgx.NamedArgs{}
-	for _, m := range named.FindAllStringSubmatch(sql, -1) {
-		args[m[1]] = nil
-	}
-	text, _, err := args.RewriteQuery(t.Context(), nil, sql, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 func TestStatementsPrepare(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, f *fixture) {
@@ -40,7 +23,7 @@ func TestStatementsPrepare(t *testing.T) {
 		}
 		defer conn.Release()
 		for name, sql := range f.Statements() {
-			if _, err := conn.Conn().Prepare(t.Context(), name, positional(t, sql)); err != nil {
+			if _, err := conn.Conn().Prepare(t.Context(), name, sql); err != nil {
 				t.Errorf("%s: %v\n%s", name, err, sql)
 			}
 		}
@@ -130,7 +113,7 @@ func TestPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			var text string
-			if err := tx.QueryRow(t.Context(), "explain (format json"+options+") "+f.Statements()[s.name], s.args).Scan(&text); err != nil {
+			if err := tx.QueryRow(t.Context(), "explain (format json"+options+") "+f.Statements()[s.name], f.StatementArgs(s.name, s.args)...).Scan(&text); err != nil {
 				t.Fatal(when, s.name, err)
 			}
 			if _, err := tx.Exec(t.Context(), "rollback to s"); err != nil {

@@ -26,7 +26,23 @@ type Queue struct {
 }
 
 type statements struct {
-	claim, claimExpired, claimRow, renew, settle, state, look, requeue, bump, pause, resume, counts string
+	claim, claimExpired, claimRow, renew, settle, state, look, requeue, bump, pause, resume, counts statement
+}
+
+// statement is SQL with positional parameters and their names in that order: what [pgx.NamedArgs] would work out at
+// every call.
+type statement struct {
+	sql    string
+	params []string
+}
+
+// args are the values of the statement's parameters.
+func (s statement) args(named pgx.NamedArgs) []any {
+	args := make([]any, len(s.params))
+	for i, name := range s.params {
+		args[i] = named[name]
+	}
+	return args
 }
 
 // New prepares the statements for a table. It does not touch the database.
@@ -36,7 +52,7 @@ func New(table Table) (*Queue, error) {
 	}
 	q := &Queue{table: table}
 	var errs []error
-	compile := func(into *string, name, text string) {
+	compile := func(into *statement, name, text string) {
 		s, err := table.statement(name, text)
 		*into = s
 		errs = append(errs, err)
@@ -215,10 +231,10 @@ func pairs(types []string) ([]string, []int16) {
 
 // collect reads the leases of a claim to the end, which is its commit: rows stream to the client before that, and a
 // settlement sent then would miss the row.
-func (q *Queue) collect(ctx context.Context, db DB, sql string, opts ClaimOptions, args pgx.NamedArgs) ([]*Lease, error) {
+func (q *Queue) collect(ctx context.Context, db DB, s statement, opts ClaimOptions, args pgx.NamedArgs) ([]*Lease, error) {
 	args["holder"], args["worker"], args["lease"] = opts.Holder, opts.Worker, opts.Lease
 	expires := time.Now().Add(opts.Lease)
-	rows, err := db.Query(ctx, sql, args)
+	rows, err := db.Query(ctx, s.sql, s.args(args)...)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
@@ -303,7 +319,7 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool) (d
 	if q.table.Priority != "" {
 		args["types"], args["priorities"] = pairs(types)
 	}
-	rows, err := db.Query(ctx, q.sql.look, args)
+	rows, err := db.Query(ctx, q.sql.look.sql, q.sql.look.args(args)...)
 	if err != nil {
 		return 0, 0, fmt.Errorf("look: %w", err)
 	}

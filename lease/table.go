@@ -1,8 +1,10 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -79,8 +81,32 @@ func (t *Table) validate() error {
 	return nil
 }
 
-// statement fills an SQL template with the table's names.
-func (t *Table) statement(name, text string) (string, error) {
+// statement fills an SQL template with the table's names and numbers its parameters.
+func (t *Table) statement(name, text string) (statement, error) {
+	sql, err := t.render(name, text)
+	if err != nil {
+		return statement{}, err
+	}
+	// Given the names themselves as values, the rewriter answers with their order.
+	names := pgx.NamedArgs{}
+	for _, m := range parameter.FindAllStringSubmatch(sql, -1) {
+		names[m[1]] = m[1]
+	}
+	sql, order, err := names.RewriteQuery(context.Background(), nil, sql, nil)
+	if err != nil {
+		return statement{}, fmt.Errorf("%s: %w", name, err)
+	}
+	s := statement{sql: sql}
+	for _, o := range order {
+		s.params = append(s.params, o.(string))
+	}
+	return s, nil
+}
+
+var parameter = regexp.MustCompile(`@([a-z_0-9]+)`)
+
+// render fills an SQL template with the table's names.
+func (t *Table) render(name, text string) (string, error) {
 	tmpl, err := template.New(name).Funcs(template.FuncMap{
 		"q":     func(name string) string { return pgx.Identifier{name}.Sanitize() },
 		"lit":   literal,

@@ -31,7 +31,7 @@ select
   id, type, status, true as live,
   case when retry_at < 'infinity' then retry_at end as retry_at,
   coalesce(retry_at = 'infinity', false) as paused,
-  case when status = 'queued' then retry_at else due_at end as due_at,
+  case when status = 'queued' and retry_at < 'infinity' then retry_at else due_at end as due_at,
   priority, attempt,
   coalesce(max_attempts, (select y.max_attempts from task_types as y where y.type = t.type), 4) as max_attempts,
   fence, worker, unique_key,

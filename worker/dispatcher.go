@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -299,6 +300,7 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 			return nil
 		})
 	}
+	runtime.Gosched() // the handlers first; what the dispatcher does next can wait
 }
 
 // release frees a slot, and tells the dispatcher if more was waiting for one.

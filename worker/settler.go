@@ -74,7 +74,18 @@ func (s *settler) run(ctx context.Context) {
 			continue
 		}
 		wait = min(max(2*wait, settleRetry), 2*time.Second)
-		if !sleep(ctx, wait) {
+		arrivals := s.in
+		if err != nil {
+			arrivals = nil // the database is in trouble, for all results alike
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case item := <-arrivals: // not to wait for a row that somebody has locked: first of the next batch
+			timer.Stop()
+			pending = append([]settling{item}, pending...)
+		case <-ctx.Done():
+			timer.Stop()
 			s.w.log.Error("settlements given up: their tasks run again when their leases end", "tasks", len(pending))
 			return
 		}

@@ -76,15 +76,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
 	}
-	// A claim that the server forgets in a crash is no loss; waiting for its WAL would be.
-	// Its plans are made once, which saves a third of a claim's time; they can only be walks of the indexes, in order.
-	w.claims = newConnection(connector(pool, config.Name, map[string]string{
-		"synchronous_commit": "off",
-		"plan_cache_mode":    "force_generic_plan",
-		"enable_seqscan":     "off",
-		"enable_bitmapscan":  "off",
-		"enable_sort":        "off",
-	}))
+	w.claims = newConnection(connector(pool, config.Name, claimParams))
 	w.beats = newConnection(connector(pool, config.Name, nil))
 	w.settles = newConnection(connector(pool, config.Name, nil))
 	w.settler = newSettler(w)

@@ -78,7 +78,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 	}
 	w.claims = newConnection(connector(pool, config.Name, claimParams))
 	w.beats = newConnection(connector(pool, config.Name, nil))
-	w.settles = newConnection(connector(pool, config.Name, nil))
+	w.settles = newConnection(connector(pool, config.Name, settleParams))
 	w.settler = newSettler(w)
 
 	var shared []string

@@ -1,10 +1,13 @@
 package migrations_test
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgwake/pgwake/internal/pgtest"
 )
@@ -31,6 +34,22 @@ func run(t *testing.T, stdin, name string, args ...string) string {
 	return string(out)
 }
 
+// needDump skips the test where there is no pg_dump, or an older one than the server, which it refuses.
+func needDump(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program(t, "pg_dump"), "--version").Output()
+	if err != nil {
+		t.Skipf("pg_dump: %v", err)
+	}
+	var major int
+	if _, err := fmt.Sscanf(string(out), "pg_dump (PostgreSQL) %d", &major); err != nil {
+		t.Fatalf("version of pg_dump: %q", out)
+	}
+	if server := one[int](t, conn, "select current_setting('server_version_num')::int / 10000"); major < server {
+		t.Skipf("pg_dump of version %d for a server of version %d", major, server)
+	}
+}
+
 // A dump is restored whole into an empty database, or its data into a migrated one, and goes on working there.
 func TestDump(t *testing.T) {
 	t.Parallel()
@@ -39,6 +58,7 @@ func TestDump(t *testing.T) {
 	url := pgtest.NewEmpty(t)
 	up(t, url, schema)
 	conn := connect(t, url)
+	needDump(t, conn)
 	exec1(t, conn, "insert into "+q+".tasks (type, unique_key, payload) select 'a', n::text, jsonb_build_object('n', n) from generate_series(1, 6) as n")
 	exec1(t, conn, "update "+q+".tasks set status = 'running', holder = id, fence = 7, retry_at = now() + interval '1 h' where unique_key in ('2', '3')")
 	exec1(t, conn, "update "+q+".tasks set status = 'paused', fence = 8, retry_at = 'infinity' where unique_key = '4'")

@@ -53,7 +53,7 @@ begin
   ) then
     return 0;
   end if;
-  -- One session at a time. Not an advisory lock: only one on a relation makes this session see what others made since
+  -- One session at a time. Not an advisory lock: only one on a relation makes its holder see what others made since
   -- the look above. It is the lock that attaching takes, and readers and writers do not mind it.
   lock table only task_archive in share update exclusive mode;
   for day in select today + d from generate_series(0, days_ahead) as d loop

@@ -70,7 +70,7 @@ func (s *session) verify(ctx context.Context) error {
 }
 
 // verifySQL returns whether the server is in recovery and whether transactions
-// begun in this session are read-only. It locks nothing.
+// begun on the connection are read-only. It locks nothing.
 const verifySQL = `
 select pg_catalog.pg_is_in_recovery(),
        pg_catalog.current_setting('transaction_read_only') = 'on'`

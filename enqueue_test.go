@@ -223,6 +223,45 @@ func TestUniqueKey(t *testing.T) {
 	}
 }
 
+// between runs a function before the second statement.
+type between struct {
+	Tx
+	f func()
+	n int
+}
+
+func (b *between) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if b.n++; b.n == 2 {
+		b.f()
+	}
+	return b.Tx.QueryRow(ctx, sql, args...)
+}
+
+// The task that holds the key is settled after the insert met it and before the look for its id: no duplicate then.
+func TestHolderSettledInBetween(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, ClientConfig{})
+	opts := &EnqueueOptions{UniqueKey: "k"}
+	for _, many := range []bool{false, true} {
+		b.exec(t, "delete from pgwake.tasks")
+		old := b.enqueue(t, typed{}, opts)
+		tx := &between{Tx: b.pool, f: func() { b.exec(t, "delete from pgwake.tasks") }}
+		var got Enqueued
+		var err error
+		if many {
+			var list []Enqueued
+			if list, err = b.EnqueueManyTx(t.Context(), tx, []NewTask{{typed{}, opts}}); err == nil {
+				got = list[0]
+			}
+		} else {
+			got, err = b.EnqueueTx(t.Context(), tx, typed{}, opts)
+		}
+		if err != nil || got.Duplicate || got.ID == old || got.ID != one[uuid.UUID](t, b.pool, "select id from pgwake.tasks") {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+}
+
 func TestManyWithUniqueKeys(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, ClientConfig{})

@@ -102,6 +102,41 @@ func TestInsertRings(t *testing.T) {
 	}
 }
 
+// Whatever the inserting role's search_path puts before the system's own functions, and whatever it may not do.
+func TestRingOfAnyRole(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, ClientConfig{})
+	e := b.listen(t)
+	role := "inserter_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	b.exec(t, "create role "+role)
+	t.Cleanup(func() {
+		if _, err := b.pool.Exec(context.Background(), "drop owned by "+role+"; drop role "+role, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, sql := range []string{
+		"create schema trap",
+		"create function trap.md5(text) returns text language sql as $$ select 'trapped' $$",
+		"create function trap.pg_notify(text, text) returns void language sql as $$ select 1 / 0 $$",
+		"create function trap.current_setting(text, boolean) returns text language sql as $$ select 'off' $$",
+		"create function trap.concat(text, text) returns text language sql as $$ select 'trapped' $$",
+		"create operator trap.|| (leftarg = text, rightarg = text, function = trap.concat)",
+		"grant usage on schema pgwake, trap to " + role,
+		"grant insert on pgwake.tasks to " + role,
+	} {
+		b.exec(t, sql)
+	}
+	for _, path := range []string{"trap, pg_catalog", "''", "pg_temp"} {
+		if _, err := b.pool.Exec(t.Context(), "begin; set local role "+role+"; set local search_path to "+path+
+			"; insert into pgwake.tasks (type) values ('a'); commit", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if got := e.heard(t, b); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("%s: heard %q", path, got)
+		}
+	}
+}
+
 // Which updates ring, and which must not.
 func TestUpdateRings(t *testing.T) {
 	t.Parallel()

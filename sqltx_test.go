@@ -84,13 +84,13 @@ func TestSQLTx(t *testing.T) {
 	})
 	count(62)
 	within(true, func(tx Tx) {
-		if err := run.CompleteTx(t.Context(), tx); err != nil || !run.Completing() {
+		if err := run.CompleteTx(t.Context(), tx); err != nil || run.Completion() != Completed {
 			t.Error(err)
 		}
 	})
 	count(61)
 	within(true, func(tx Tx) {
-		if err := run.CompleteTx(t.Context(), tx); !errors.Is(err, lease.ErrLeaseLost) || run.Completing() {
+		if err := run.CompleteTx(t.Context(), tx); !errors.Is(err, lease.ErrLeaseLost) {
 			t.Error(err)
 		}
 	})

@@ -57,9 +57,9 @@ type Run struct {
 	DueAt       time.Time
 	CreatedAt   time.Time
 
-	complete string // the statement of CompleteTx; empty outside a worker
-	holder   string
-	state    atomic.Int32
+	complete   string // the statement of CompleteTx; empty outside a worker
+	holder     string
+	completion atomic.Int32 // a Completion
 }
 
 // NewRun returns the run that a lease gives the right to. Only workers have a use for it.
@@ -71,12 +71,14 @@ func NewRun(l *lease.Lease, schema string) *Run {
 	}
 }
 
-// States of CompleteTx.
+// Completion is how far [Run.CompleteTx] has got.
+type Completion int32
+
 const (
-	notCompleted int32 = iota
-	completing         // the call is under way, or has failed in an unclear way
-	completed          // the row is settled if the caller's transaction commits
-	refused            // the lease was lost
+	NotCompleted Completion = iota // never called
+	Completing                     // called, and not answered yet
+	Completed                      // the task is settled if the caller's transaction commits
+	NotCommitted                   // the call failed, or its transaction was rolled back
 )
 
 // CompleteTx settles the task as succeeded inside the caller's transaction, so that its effects and its completion
@@ -84,33 +86,35 @@ const (
 //
 // [lease.ErrLeaseLost] means that another worker may be running the task: roll back. Under REPEATABLE READ or
 // SERIALIZABLE call it first in the transaction, since the heartbeat updates the row; a serialization failure comes back
-// as such, to be retried. If the transaction does not commit and the handler returns nil all the same, the run counts as
-// failed.
+// as such, to be retried. If the call fails or its transaction does not commit, and the handler returns nil all the same,
+// the run counts as failed.
 func (r *Run) CompleteTx(ctx context.Context, tx Tx) error {
 	if r.complete == "" {
 		return errors.New("complete task: this task was not claimed by a worker")
 	}
-	r.state.Store(completing)
+	before := Completion(r.completion.Swap(int32(Completing)))
 	var done bool
 	if err := tx.QueryRow(ctx, r.complete, r.ID.String(), r.Fence, r.holder).Scan(&done); err != nil {
-		// The statement failed and so did the transaction, unless a savepoint saves it: nothing is settled.
-		r.state.Store(notCompleted)
+		r.completion.Store(int32(NotCommitted))
 		return fmt.Errorf("complete task %s: %w", r.ID, err)
 	}
 	if !done {
-		r.state.Store(refused)
+		if before != Completed { // called twice in a transaction, the first call stands
+			before = NotCommitted
+		}
+		r.completion.Store(int32(before))
 		return fmt.Errorf("complete task %s: %w", r.ID, &lease.LostError{Key: r.ID.String(), Fence: r.Fence})
 	}
-	r.state.Store(completed)
+	r.completion.Store(int32(Completed))
 	return nil
 }
 
-// Completing reports whether CompleteTx was called: the row is, or may be, locked by the handler's transaction, or
-// settled by it.
-func (r *Run) Completing() bool {
-	s := r.state.Load()
-	return s == completing || s == completed
-}
+// Completion tells how far CompleteTx has got.
+func (r *Run) Completion() Completion { return Completion(r.completion.Load()) }
+
+// RolledBack notes that the transaction of a CompleteTx that had succeeded was rolled back, since the row is there still
+// and not locked. Only workers have a use for it.
+func (r *Run) RolledBack() { r.completion.CompareAndSwap(int32(Completed), int32(NotCommitted)) }
 
 // Tx is the part of a transaction that enqueueing and completing need. [pgx.Tx] is one; [SQLTx] makes one of a
 // transaction of database/sql.

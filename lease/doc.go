@@ -43,6 +43,7 @@
 //	an operator pauses the row       the holder's next write is refused
 //	somebody locks the row           claims, renewals and settlements of others go on; Look reports it as due
 //
-// Statements expect READ COMMITTED. Set plan_cache_mode to force_custom_plan on their connections: a plan made while the
-// table was empty is ruinous when it is full.
+// Statements expect READ COMMITTED, and plans that do not depend on the table's size when they were made: either set
+// plan_cache_mode to force_custom_plan, or, on a connection that only claims and looks, force_generic_plan with
+// enable_seqscan, enable_bitmapscan, enable_sort, enable_hashjoin and enable_mergejoin off.
 package lease

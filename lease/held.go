@@ -89,19 +89,21 @@ type State struct {
 	Status string
 	Fence  int64
 	Holder string // empty: nobody
+	Leased bool   // its time column holds an instant: neither a pause nor nothing
 }
 
 // Held reports whether the row is still running under the lease.
 func (s *State) Held(l *Lease, running string) bool {
-	return s != nil && s.Status == running && s.Fence == l.Fence && (s.Holder == "" || s.Holder == l.Holder)
+	return s != nil && s.Leased && s.Status == running && s.Fence == l.Fence && (s.Holder == "" || s.Holder == l.Holder)
 }
 
 const stateSQL = `
 select
   t.{{q .Key}}::text,
   t.{{q .Status}}::text,
-  coalesce({{token "t"}}, 0),
-  {{if .Holder}}coalesce(t.{{q .Holder}}::text, ''){{else}}''{{end}}
+  {{if .Fence}}coalesce({{token "t"}}, 0){{else}}case when isfinite(t.{{q .RetryAt}}) then {{token "t"}} else 0 end{{end}},
+  {{if .Holder}}coalesce(t.{{q .Holder}}::text, ''){{else}}''{{end}},
+  coalesce(isfinite(t.{{q .RetryAt}}), false)
 from {{.Name.Sanitize}} as t
 where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])`
 
@@ -173,6 +175,7 @@ with held as (
   where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
     and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
     {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+    and t.{{q .RetryAt}} < 'infinity'
   order by t.{{q .Key}}
   for update of t skip locked
 ),
@@ -279,6 +282,7 @@ const heldRow = ` t.{{q .Key}} = @key::text::{{.KeyType}}
   and {{token "t"}} = @fence
   {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
   and t.{{q .Status}} = {{lit .States.Running}}
+  and t.{{q .RetryAt}} < 'infinity'
 returning {{token "t"}}`
 
 // Requeue gives a held row back, due again after the delay. The attempt stays spent. [ErrLeaseLost] if it is not held.

@@ -26,6 +26,11 @@ func TestPauseResume(t *testing.T) {
 				t.Error(got)
 			}
 		}
+		if f.table.Fence != "" {
+			if fence := one[int64](t, f, "select :F from :T where :K::text = $1", held.Key); fence <= held.Fence {
+				t.Errorf("fence %d, held %d", fence, held.Fence)
+			}
+		}
 		// The holder can do nothing any more.
 		before := f.row(t, held.Key)
 		if got := f.renew(t, holderA, []*lease.Lease{held}, time.Hour); len(got) != 0 {

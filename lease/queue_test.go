@@ -455,9 +455,10 @@ func TestClaimRow(t *testing.T) {
 			t.Fatal("state of a paused row:", err)
 		}
 		refused("paused", states[key].Fence)
-		// An expired row can be picked too.
+		// An expired row can be picked too, but not by somebody who saw it before its last claim.
 		key = won[0].Key
 		f.expire(t, key)
+		refused("seen long ago", seen)
 		if states, err = f.States(t.Context(), f.pool, []string{key}); err != nil {
 			t.Fatal(err)
 		}

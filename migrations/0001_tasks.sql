@@ -45,7 +45,8 @@ create table tasks (
   -- A queued or running row without an instant would never be looked at again.
   constraint tasks_retry_at_set check (retry_at is not null or status not in ('queued', 'running', 'paused')),
   -- Few clients can read an infinite instant, and one that a claim returns would fail it. Only a pause is infinite.
-  constraint tasks_finite check (isfinite(due_at) and retry_at > '-infinity')
+  constraint tasks_finite check (
+    isfinite(due_at) and isfinite(created_at) and isfinite(started_at) and isfinite(finished_at) and retry_at > '-infinity')
 )
 -- The table is emptied and refilled all the time: vacuum early and at full speed, and keep the empty pages, since
 -- giving them back takes an exclusive lock and leaves the planner with a table of 0 pages.
@@ -112,7 +113,7 @@ when (
   and (
     old.retry_at is null
     or new.retry_at < old.retry_at
-    or (old.status = 'running' and new.status <> 'running')
+    or (new.status = 'queued' and old.status <> 'queued')
     or new.type <> old.type
   )
 )

@@ -32,12 +32,11 @@ comment on column task_archive.payload is 'Null where it was larger than the arc
 -- +goose StatementBegin
 -- ensure_partitions makes the partitions of the archive for today and the days ahead that are missing, and returns how
 -- many it made. A partition is created on its own and then attached: that waits for nobody, where PARTITION OF would
--- wait for every reader and make every settlement wait behind it. Its bounds go through text, hence the pinned time
--- zone and style: "IST" is written for Kolkata and read as Jerusalem.
+-- wait for every reader and make every settlement wait behind it. Its bounds go through text, hence the pinned style:
+-- others abbreviate the time zone, and "IST" is written for Kolkata and read as Jerusalem.
 create function ensure_partitions(days_ahead integer default 14) returns integer
 language plpgsql security definer
 set search_path from current
-set timezone = 'UTC'
 set datestyle = 'ISO'
 set lock_timeout = '2s'
 as $$
@@ -86,7 +85,7 @@ begin
   end if;
   with settled as (
     delete from tasks
-    where id = task_id and fence = held_fence and holder = held_holder and status = 'running'
+    where id = task_id and fence = held_fence and holder = held_holder and status = 'running' and retry_at < 'infinity'
     returning *
   )
   insert into task_archive (

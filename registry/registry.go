@@ -183,6 +183,9 @@ func (t *Type) apply(opts *Options) error {
 		t.MaxAttempts = opts.MaxAttempts
 	}
 	if opts.Retry != nil {
+		if err := opts.Retry.try(); err != nil {
+			return err
+		}
 		t.Retry = opts.Retry
 	}
 	if opts.Slots < 0 {

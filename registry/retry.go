@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sethvargo/go-retry"
@@ -54,6 +56,20 @@ func List(waits ...time.Duration) RetryPolicy {
 			return waits[min(n, len(waits))-1], false
 		})
 	}
+}
+
+// try finds out whether the policy panics, as some back-offs of go-retry do when made with a duration of 0.
+func (p RetryPolicy) try() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("retry policy panics: %v", v)
+		}
+	}()
+	if p() == nil {
+		return errors.New("retry policy returns nil")
+	}
+	p.Delay(1)
+	return nil
 }
 
 // Delay returns the wait before the run that follows failed attempt number n, between 0 and 30 days, or false if the

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgwake/pgwake/internal/sqlstate"
 	"github.com/pgwake/pgwake/notify"
 )
 
@@ -21,12 +22,12 @@ const (
 	idleTimeout = 30 * time.Second
 )
 
-// statementTimeout bounds every statement of the worker on the client's side; the server's own bound is a little longer
-// and ends what a dead client left behind.
+// statementTimeout bounds every statement of the worker on the client's side. The server's own bound is a little shorter,
+// so that it does not go on with what nobody waits for.
 const statementTimeout = 15 * time.Second
 
-// connector dials connections like those of the handlers' pool, with what the worker's own statements need, whatever the
-// database's, the role's or the pool's settings are.
+// connector dials connections to where the handlers' pool goes, with what the worker's own statements need, whatever the
+// database's, the role's or the pool's settings are. The pool's AfterConnect is the handlers' business.
 func connector(pool *pgxpool.Pool, name string, params map[string]string) func(ctx context.Context) (*pgx.Conn, error) {
 	base := pool.Config()
 	config := base.ConnConfig.Copy()
@@ -39,7 +40,7 @@ func connector(pool *pgxpool.Pool, name string, params map[string]string) func(c
 		// A plan made while the queue was empty is ruinous when it is full.
 		"plan_cache_mode":                     "force_custom_plan",
 		"jit":                                 "off",
-		"statement_timeout":                   "20s",
+		"statement_timeout":                   "12s",
 		"idle_in_transaction_session_timeout": "20s",
 	} {
 		config.RuntimeParams[key] = value
@@ -106,9 +107,19 @@ func (c *connection) do(ctx context.Context, timeout time.Duration, f func(ctx c
 			return fmt.Errorf("connect: %w", err)
 		}
 		c.conn = conn
+		// The server then notices while it runs a statement, or waits for a lock, that the client is gone. Not every
+		// platform has it.
+		_, _ = conn.Exec(ctx, `set client_connection_check_interval = '500ms'`)
 	}
 	c.used = time.Now()
-	return f(ctx, c.conn)
+	err := f(ctx, c.conn)
+	if sqlstate.ReadOnly(err) {
+		c.closeConn() // another server is the primary now
+	} else if c.conn.IsClosed() {
+		// pgx keeps the socket for a while to drain it. Closed at once, the server ends what it does for it.
+		_ = c.conn.PgConn().Conn().Close()
+	}
+	return err
 }
 
 // closeIdle closes the session if it has not been used for the time given and nobody has it.
@@ -124,6 +135,13 @@ func (c *connection) closeIdle(idle time.Duration) {
 	}
 }
 
+// isOpen reports whether there is a session, as far as is known.
+func (c *connection) isOpen() bool {
+	c.lock <- struct{}{}
+	defer func() { <-c.lock }()
+	return c.conn != nil && !c.conn.IsClosed()
+}
+
 // close closes the session once nobody has it.
 func (c *connection) close() {
 	c.lock <- struct{}{}
@@ -135,7 +153,7 @@ func (c *connection) close() {
 
 // closeConn says goodbye, but not for long: the network may be gone.
 func (c *connection) closeConn() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	_ = c.conn.Close(ctx)
 	c.conn = nil

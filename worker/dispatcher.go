@@ -29,6 +29,9 @@ const (
 	// blockedRetryMax.
 	blockedRetry    = 50 * time.Millisecond
 	blockedRetryMax = 150 * time.Millisecond
+	// blockedPatience is after how many such waits, some 10 s, a look a second must do.
+	blockedPatience  = 70
+	blockedRetryLong = time.Second
 	// suspectRetry is how long a suspect waits that cannot run now because another one does.
 	suspectRetry = 2 * time.Second
 )
@@ -42,10 +45,11 @@ type dispatcher struct {
 	slots    int
 	group    errgroup.Group // runs the handlers, bounded by slots
 
-	wake  *notify.Subscription
-	freed chan struct{} // cap 1: a slot was set free while more was waiting
-	busy  atomic.Int64  // slots taken
-	more  atomic.Bool   // the last claim filled the slots: there may be more
+	wake     *notify.Subscription
+	freed    chan struct{} // cap 1: a slot was set free while more was waiting
+	suspects chan struct{} // cap 1: the next suspect may run
+	busy     atomic.Int64  // slots taken
+	more     atomic.Bool   // the last claim filled the slots: there may be more
 
 	// Only the dispatcher's own goroutine uses these.
 	dueAt       time.Time // next look for due rows; zero: none known
@@ -53,12 +57,13 @@ type dispatcher struct {
 	leaseLooked time.Time // last look at leases
 	sweepAt     time.Time
 	blocked     time.Duration // last wait for rows locked by somebody
+	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
 	state       stateLog
 }
 
 func newDispatcher(w *Worker, types []string, slots int) *dispatcher {
-	d := &dispatcher{w: w, types: types, slots: slots, freed: make(chan struct{}, 1)}
+	d := &dispatcher{w: w, types: types, slots: slots, freed: make(chan struct{}, 1), suspects: make(chan struct{}, 1)}
 	for _, name := range types {
 		d.attempts = append(d.attempts, int32(w.types[name].MaxAttempts))
 	}
@@ -84,6 +89,8 @@ func (d *dispatcher) run(ctx context.Context) {
 			look = true
 		case <-d.freed:
 			look = true
+		case <-d.suspects:
+			look, d.leaseAt = false, time.Now()
 		case <-timer.C:
 			look = err != nil
 		}
@@ -135,7 +142,7 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 			return err
 		}
 		if len(batch) > 0 {
-			d.blocked = 0
+			d.blocked, d.blockedFor = 0, 0
 			d.dispatch(ctx, batch)
 		}
 		if len(batch) < free {
@@ -159,6 +166,7 @@ func (d *dispatcher) claimSuspect(ctx context.Context) error {
 		d.w.suspects.giveBack()
 		return err
 	}
+	d.more.Store(true) // it may take the last slot
 	d.dispatch(ctx, batch)
 	return nil
 }
@@ -257,42 +265,38 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 	var back []settling
 	for _, e := range batch {
 		v := d.verdict(e)
-		if v == runNow && ctx.Err() != nil {
+		if v == runNow && (ctx.Err() != nil || time.Until(e.expires) < d.w.config.Lease/2) {
 			v = notNow
 		}
-		if v != runNow && e.alone {
-			d.w.suspects.giveBack()
+		if v != runNow {
+			d.w.noLongerAlone(e)
 		}
 		switch v {
 		case runNow:
 			start = append(start, e)
-		case notNow: // claimed while the worker was told to stop
-			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
+		case notNow: // claimed while the worker was told to stop, or after so long a wait that the lease is half over
+			back = append(back, settling{execution: e, end: lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
 		case runLater:
-			back = append(back, settling{e, lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
+			back = append(back, settling{execution: e, end: lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
 		case neverAgain:
 			err := fmt.Errorf("%w: %d runs in a row ended with their worker gone", ErrWorkerLost, e.lease.Lost)
 			end := d.w.settlement(e, err, false)
 			d.w.logEnd(e, end)
-			back = append(back, settling{e, end})
+			back = append(back, settling{execution: e, end: end})
 		}
 	}
 	if len(back) > 0 {
 		ctx, cancel := lasting(ctx)
 		defer cancel()
-		if _, err := d.w.settler.flush(ctx, back); err != nil {
-			d.w.log.Warn("tasks not given back: they run when their leases end", "tasks", len(back), "error", err)
+		left, err := d.w.settler.flush(ctx, back)
+		if err != nil {
+			d.w.log.Warn("tasks not given back yet", "tasks", len(left), "error", err)
+		}
+		for _, b := range left {
+			d.w.settler.add(b.execution, b.end)
 		}
 	}
 	for _, e := range start {
-		if time.Now().After(e.expiresAt()) {
-			// The claim took longer than the lease; somebody else may have the row by now.
-			d.w.log.Warn("claim took longer than the lease", "task", e.run.ID, "type", e.run.Type)
-			if e.alone {
-				d.w.suspects.giveBack()
-			}
-			continue
-		}
 		d.busy.Add(1)
 		d.group.Go(func() error {
 			defer d.release()
@@ -379,8 +383,11 @@ func (d *dispatcher) look(ctx context.Context) error {
 	if due <= 0 || leases && leaseEnd <= 0 {
 		wait = d.blocked
 		d.blocked = min(max(2*d.blocked, blockedRetry), blockedRetryMax)
+		if d.blockedFor++; d.blockedFor > blockedPatience {
+			d.blocked = blockedRetryLong
+		}
 	} else {
-		d.blocked = 0
+		d.blocked, d.blockedFor = 0, 0
 	}
 	d.dueAt = after(now, due, wait)
 	if leases {

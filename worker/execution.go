@@ -18,19 +18,26 @@ import (
 // settled as failed without it; its slot stays taken until it returns.
 const abandonAfter = 5 * time.Second
 
+// leaseID tells leases apart: a row may be run twice at once by a process that has lost its first lease.
+type leaseID struct {
+	key   string
+	fence int64
+}
+
+func (e *execution) leaseID() leaseID { return leaseID{e.lease.Key, e.lease.Fence} }
+
 // execution is one run in this process, from claim to settlement.
 type execution struct {
-	lease *lease.Lease
-	run   *pgwake.Run
-	typ   *registry.Type
-	alone bool // holds the process's token for suspects
-
+	lease  *lease.Lease
+	run    *pgwake.Run
+	typ    *registry.Type
 	cancel context.CancelCauseFunc // ends the handler's context
 
 	mu       sync.Mutex
 	expires  time.Time // when the lease ends by the monotonic clock
 	over     bool      // the outcome is decided: nothing the handler does changes it any more
 	returned bool      // the handler has returned
+	alone    bool      // holds the process's token for suspects
 }
 
 // decide reports whether the caller is the first to decide the outcome.
@@ -62,7 +69,8 @@ func (e *execution) expiresAt() time.Time {
 	return e.expires
 }
 
-// execute runs the handler and passes its outcome to the settler. It is the one place where panics are recovered.
+// execute runs the handler and passes its outcome to the settler. Panics are recovered here and, since a handler's error
+// may panic when it is looked at, in settlement.
 func (w *Worker) execute(e *execution) {
 	base, cancel := context.WithCancelCause(w.handlerContext)
 	e.cancel = cancel
@@ -99,9 +107,7 @@ func (w *Worker) finish(e *execution, err, cause error) {
 	e.mu.Lock()
 	e.returned = true
 	e.mu.Unlock()
-	if e.alone {
-		w.suspects.giveBack()
-	}
+	w.noLongerAlone(e)
 	if !e.decide() {
 		w.held.returned(e)
 		w.log.Warn("handler returned after its run was over; its result is dropped", "task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt)
@@ -134,9 +140,28 @@ func (w *Worker) abandon(e *execution, cause error) {
 		return
 	}
 	w.held.stuck(e)
+	w.noLongerAlone(e)
 	w.log.Error("handler ignores the end of its context: the run is settled as failed, its slot stays taken",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "timeout", e.typ.Timeout)
 	w.settler.add(e, w.settlement(e, cause, false))
+}
+
+// noLongerAlone lets the next suspect run, once the run is over or its outcome is decided without it.
+func (w *Worker) noLongerAlone(e *execution) {
+	e.mu.Lock()
+	alone := e.alone
+	e.alone = false
+	e.mu.Unlock()
+	if !alone {
+		return
+	}
+	w.suspects.giveBack()
+	for _, d := range w.dispatchers {
+		select {
+		case d.suspects <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // lose ends a run whose lease is lost. Nothing of it may be written any more.
@@ -146,6 +171,7 @@ func (w *Worker) lose(e *execution, err error) {
 	}
 	w.held.stuck(e)
 	w.held.settled(e)
+	w.noLongerAlone(e)
 	w.log.Warn("lease lost: the handler's context ends and its result will be refused",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "error", err)
 	e.cancel(err)
@@ -179,7 +205,11 @@ func (h *held) settled(e *execution) {
 func (h *held) stuck(e *execution) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.abandoned[e] = struct{}{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.returned { // it may have, since its outcome was decided
+		h.abandoned[e] = struct{}{}
+	}
 }
 
 func (h *held) returned(e *execution) {

@@ -65,8 +65,11 @@ func (w *Worker) report(working context.Context) {
 	update(true)
 }
 
-func (w *Worker) unregister() {
-	err := w.claims.do(context.Background(), 2*time.Second, func(ctx context.Context, conn *pgx.Conn) error {
+func (w *Worker) unregister(deadline time.Time) {
+	if !w.claims.isOpen() {
+		return // no database, no goodbye
+	}
+	err := w.claims.do(context.Background(), max(time.Until(deadline), lastChance), func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `delete from `+w.name("workers")+` where id = $1`, w.id)
 		return err
 	})
@@ -92,11 +95,17 @@ func (w *Worker) keepHistory(ctx context.Context) {
 
 // maintain runs on a connection of its own: detaching a partition waits for whoever is reading it.
 func (w *Worker) maintain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	conn, err := connector(w.pool, w.config.Name+" history", map[string]string{"lock_timeout": "2s"})(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer func() {
+		closing, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
 	if _, err := conn.Exec(ctx, "select "+w.name("ensure_partitions")+"()"); err != nil {
 		return fmt.Errorf("make partitions: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/lease"
 )
 
@@ -39,7 +40,6 @@ func (w *Worker) heartbeat(ctx context.Context) {
 				next = now.Add(period)
 			}
 		}
-		w.expire(time.Now())
 		w.beats.closeIdle(idleTimeout)
 		w.settles.closeIdle(idleTimeout)
 	}
@@ -52,11 +52,15 @@ func (w *Worker) beat(ctx context.Context) error {
 	if len(executions) == 0 {
 		return nil
 	}
-	byKey := make(map[string]*execution, len(executions))
+	byLease := make(map[leaseID]*execution, len(executions))
 	leases := make([]*lease.Lease, 0, len(executions))
+	var completed []*execution
 	for _, e := range executions {
-		byKey[e.lease.Key] = e
+		byLease[e.leaseID()] = e
 		leases = append(leases, e.lease)
+		if e.run.Completion() == pgwake.Completed {
+			completed = append(completed, e)
+		}
 	}
 	return w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) error {
 		until := time.Now().Add(w.config.Lease)
@@ -65,13 +69,18 @@ func (w *Worker) beat(ctx context.Context) error {
 			return err
 		}
 		for _, r := range renewed {
-			if e := byKey[r.Key]; e != nil && e.lease.Fence == r.Fence {
+			if e := byLease[leaseID{r.Key, r.Fence}]; e != nil {
 				e.renewed(until)
-				delete(byKey, r.Key)
+				delete(byLease, e.leaseID())
 			}
 		}
-		missed := make([]*lease.Lease, 0, len(byKey))
-		for _, e := range byKey {
+		for _, e := range completed {
+			if byLease[e.leaseID()] == nil { // renewed, so no transaction has the row locked
+				e.run.RolledBack()
+			}
+		}
+		missed := make([]*lease.Lease, 0, len(byLease))
+		for _, e := range byLease {
 			missed = append(missed, e.lease)
 		}
 		if len(missed) == 0 {
@@ -82,8 +91,8 @@ func (w *Worker) beat(ctx context.Context) error {
 			return err
 		}
 		for _, l := range lost {
-			// A run that completes in its own transaction, or whose settlement is under way, is gone for a good reason.
-			if e := byKey[l.Key]; !e.run.Completing() {
+			// A row that its handler's own transaction has settled is gone for a good reason.
+			if e := byLease[leaseID{l.Key, l.Fence}]; l.Found != nil || !completing(e.run) {
 				w.lose(e, l)
 			}
 		}
@@ -91,13 +100,27 @@ func (w *Worker) beat(ctx context.Context) error {
 	})
 }
 
-// expire ends the runs whose lease is about to end by this process's own clock, because it could not be renewed. It
-// leaves out those that are decided, whose settlement the database may still accept, and those that complete in their
-// own transaction, which has the row locked.
+// completing reports whether the run's row is, or may be, settled or locked by its handler's own transaction.
+func completing(run *pgwake.Run) bool {
+	c := run.Completion()
+	return c == pgwake.Completing || c == pgwake.Completed
+}
+
+// expireLeases ends the runs whose leases could not be renewed, apart from the heartbeat, which may be waiting for the
+// database. It returns when ctx ends.
+func (w *Worker) expireLeases(ctx context.Context) {
+	for sleep(ctx, w.config.Lease/20) {
+		w.expire(time.Now())
+	}
+}
+
+// expire ends the runs whose lease is about to end by this process's own clock. It leaves out those that are decided,
+// whose settlement the database may still accept, and those that complete in their own transaction, which has the row
+// locked.
 func (w *Worker) expire(now time.Time) {
 	margin := w.config.Lease / 10
 	for _, e := range w.held.leases() {
-		if now.Add(margin).Before(e.expiresAt()) || e.decided() || e.run.Completing() {
+		if now.Add(margin).Before(e.expiresAt()) || e.decided() || completing(e.run) {
 			continue
 		}
 		w.lose(e, fmt.Errorf("not renewed in time: %w", lease.ErrLeaseLost))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -36,8 +37,20 @@ func (e *PanicError) Error() string { return e.Value }
 // maxDelay bounds snoozes and retries to what an interval can hold and somebody can mean.
 const maxDelay = 100 * 365 * 24 * time.Hour
 
-// settlement translates what a handler returned into the end of its run.
-func (w *Worker) settlement(e *execution, err error, stopping bool) lease.Settlement {
+// settlement translates what a handler returned into the end of its run. Neither an error whose methods panic, a nil
+// pointer in an interface for example, nor a retry policy that does may end the process: the task is frozen then.
+func (w *Worker) settlement(e *execution, err error, stopping bool) (s lease.Settlement) {
+	defer func() {
+		if v := recover(); v != nil {
+			p := &PanicError{Value: "looking at the handler's error: " + valueText(v), Stack: string(debug.Stack())}
+			s = lease.Settlement{Lease: e.lease, Started: true, Status: string(pgwake.Frozen)}
+			s.Error, s.Entry = describe(w.config.Name, e.run, p, false)
+		}
+	}()
+	return w.judge(e, err, stopping)
+}
+
+func (w *Worker) judge(e *execution, err error, stopping bool) lease.Settlement {
 	run := e.run
 	s := lease.Settlement{Lease: e.lease, Started: true}
 	var (
@@ -64,7 +77,9 @@ func (w *Worker) settlement(e *execution, err error, stopping bool) lease.Settle
 		s.Status, s.Unspent = string(pgwake.Frozen), true
 	case stopping:
 		s.Status, s.Unspent = string(pgwake.Queued), true
-		return s
+		if panicked := (*PanicError)(nil); !errors.As(err, &panicked) {
+			return s // most likely the error that its context has ended
+		}
 	case run.Attempt >= run.MaxAttempts:
 		s.Status = string(pgwake.Frozen)
 	case errors.As(err, &again):

@@ -31,6 +31,7 @@ type settler struct {
 type settling struct {
 	execution *execution
 	end       lease.Settlement
+	unsure    bool // it was sent before, and no answer came
 }
 
 func newSettler(w *Worker) *settler {
@@ -39,8 +40,14 @@ func newSettler(w *Worker) *settler {
 
 // add hands over a decided run. It blocks while the settler is far behind.
 func (s *settler) add(e *execution, end lease.Settlement) {
+	item := settling{execution: e, end: end}
 	select {
-	case s.in <- settling{e, end}:
+	case s.in <- item:
+		return
+	default:
+	}
+	select {
+	case s.in <- item:
 	case <-s.drained: // a handler that outlived its worker: the lease ends by itself
 	}
 }
@@ -121,7 +128,7 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 	ends := make([]lease.Settlement, len(batch))
 	for i, b := range batch {
 		ends[i] = b.end
-		if b.end.Status == string(pgwake.Succeeded) && b.execution.run.Completing() {
+		if b.end.Status == string(pgwake.Succeeded) && b.execution.run.Completion() != pgwake.NotCompleted {
 			// Settled by the handler's transaction, or, if the row is still there, not at all.
 			ends[i] = s.w.settlement(b.execution, errNotCommitted, false)
 		}
@@ -137,18 +144,24 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 	switch {
 	case err == nil:
 		return rest, nil
-	case sqlstate.Data(err) && len(batch) > 1:
+	case sqlstate.Row(err) && len(batch) > 1:
 		// One bad row must not fail the others.
-		for _, b := range batch {
+		for i, b := range batch {
 			left, err := s.flush(ctx, []settling{b})
-			if err != nil && !sqlstate.Data(err) {
-				return append(rest, left...), err
-			}
 			rest = append(rest, left...)
+			if err != nil && !sqlstate.Row(err) {
+				return append(rest, batch[i+1:]...), err
+			}
 		}
 		return rest, nil
 	case sqlstate.Data(err):
 		return s.refused(batch[0], err), nil
+	}
+	if !sqlstate.Server(err) {
+		// The answer may be what was lost, and not the statement.
+		for i := range batch {
+			batch[i].unsure = true
+		}
 	}
 	return batch, err
 }
@@ -183,7 +196,7 @@ func (s *settler) refused(b settling, err error) []settling {
 func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, done []string) ([]settling, error) {
 	settled := make(map[string]bool, len(done))
 	for _, key := range done {
-		settled[key] = true
+		settled[key] = true // an older run of the same row in the batch is let go with it
 	}
 	var missed []*lease.Lease
 	for _, b := range batch {
@@ -201,20 +214,20 @@ func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, do
 		// What was settled is settled; the others are tried again.
 		lost = nil
 	}
-	gone := make(map[string]*lease.LostError, len(lost))
+	gone := make(map[leaseID]*lease.LostError, len(lost))
 	for _, l := range lost {
-		gone[l.Key] = l
+		gone[leaseID{l.Key, l.Fence}] = l
 	}
 	var rest []settling
 	for _, b := range batch {
 		key := b.end.Lease.Key
-		switch l := gone[key]; {
+		switch l := gone[leaseID{key, b.end.Lease.Fence}]; {
 		case settled[key]:
 		case l == nil:
 			rest = append(rest, b)
 		default:
 			s.w.held.settled(b.execution)
-			if !b.execution.run.Completing() {
+			if b.execution.run.Completion() == pgwake.NotCompleted && !(b.unsure && l.Found == nil) {
 				s.w.log.Warn("settlement refused: the lease is lost", "task", key, "type", b.execution.run.Type,
 					"attempt", b.execution.run.Attempt, "outcome", b.end.Status, "error", error(l))
 			}

@@ -76,15 +76,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
 	}
-	// A claim that the server forgets in a crash is no loss; waiting for its WAL would be.
-	// Its plans are made once, which saves a third of a claim's time; they can only be walks of the indexes, in order.
-	w.claims = newConnection(connector(pool, config.Name, map[string]string{
-		"synchronous_commit": "off",
-		"plan_cache_mode":    "force_generic_plan",
-		"enable_seqscan":     "off",
-		"enable_bitmapscan":  "off",
-		"enable_sort":        "off",
-	}))
+	w.claims = newConnection(connector(pool, config.Name, claimParams))
 	w.beats = newConnection(connector(pool, config.Name, nil))
 	w.settles = newConnection(connector(pool, config.Name, nil))
 	w.settler = newSettler(w)
@@ -138,6 +130,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
+			w.unregister(time.Now().Add(stopGrace))
 			return nil // stopped before it began
 		}
 		return fmt.Errorf("start worker: %w", err)
@@ -156,6 +149,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	listeners.Go(func() { _ = w.listener.Run(listening) })
 	beater.Go(func() { w.heartbeat(beating) })
+	beater.Go(func() { w.expireLeases(beating) })
 	settlers.Go(func() { w.settler.run(settling) })
 	claimers.Go(func() { w.report(ctx) })
 	claimers.Go(func() { w.keepHistory(ctx) })
@@ -164,7 +158,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 
 	<-ctx.Done()
-	deadline := time.Now().Add(max(w.config.DrainTimeout, 0) + stopGrace)
+	drained := time.Now().Add(max(w.config.DrainTimeout, 0))
+	deadline := drained.Add(stopGrace)
 
 	// The stop order.
 	// 1. Stop claiming. A claim under way ends, and its rows go back.
@@ -173,10 +168,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopListening()
 	listeners.Wait()
 	// 3. Let handlers finish, then end their contexts.
-	stuck := w.drain()
+	stuck := w.drain(drained)
 	// 4. Write the last results.
 	close(w.settler.drained)
-	giveUp := time.AfterFunc(max(time.Until(deadline), stopGrace/2), stopSettling)
+	giveUp := time.AfterFunc(max(time.Until(deadline), lastChance), stopSettling)
 	settlers.Wait()
 	giveUp.Stop()
 	stopSettling()
@@ -184,7 +179,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopBeating()
 	beater.Wait()
 	// 6. Say goodbye.
-	w.unregister()
+	w.unregister(deadline)
 	w.log.Info("worker stopped", "id", w.id)
 	return stuck
 }
@@ -193,8 +188,11 @@ func (w *Worker) Run(ctx context.Context) error {
 // way when the worker stops.
 const stopGrace = 2 * time.Second
 
-// drain waits for the handlers. It returns an error that names those that ignore the end of their context.
-func (w *Worker) drain() error {
+// lastChance is how long a last statement may take when the time for stopping is over.
+const lastChance = 200 * time.Millisecond
+
+// drain waits for the handlers, until the instant given with their contexts left alone. It returns an error that names those that ignore the end of their context.
+func (w *Worker) drain(until time.Time) error {
 	var handlers sync.WaitGroup
 	for _, d := range w.dispatchers {
 		handlers.Go(func() { _ = d.group.Wait() })
@@ -205,7 +203,7 @@ func (w *Worker) drain() error {
 		handlers.Wait()
 		close(done)
 	}()
-	if await(done, max(w.config.DrainTimeout, 0)) {
+	if await(done, max(time.Until(until), 0)) {
 		w.endHandlers(ErrStopping)
 		return nil
 	}

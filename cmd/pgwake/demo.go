@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -9,7 +8,7 @@ import (
 	"github.com/pgwake/pgwake/internal/demo"
 )
 
-func newDemoCommand() *cobra.Command {
+func (a *app) newDemoCommand() *cobra.Command {
 	var cfg demo.Config
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -18,8 +17,8 @@ func newDemoCommand() *cobra.Command {
 with SIGKILL half-way, and shows that nothing was lost and nothing was done twice: every page it found is stored once,
 has the hash of a fresh fetch, and every task took effect exactly once, those of the dead worker too.
 
-Without --url the site is the Go tree on this machine, served by net/http's file server. A site given by --url is treated
-with care: same host only, robots.txt honoured, a fetch every 200 ms or more unless it is on this machine.
+Without --url the site is the sources of Go on this machine, served by net/http's file server. A site given by --url is
+treated with care: same host only, robots.txt honoured, a fetch every 200 ms or more unless it is on this machine.
 
 It takes about a minute, touches no other database, and leaves nothing behind but what --keep asks for; with
 --database-url that is the database ` + demo.Database + ` on your server, for you to look into and to drop. It fails (exit code 1)
@@ -34,22 +33,16 @@ if anything was lost, done twice or stored wrongly, or if the killed worker's ta
 				return err
 			}
 			cfg.Command = []string{program, "demo", "worker"}
-			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			if out, ok := cfg.Stdout.(*output); ok {
-				cfg.Live = isTerminal(out.w)
-			}
-			if cfg.JSON, err = cmd.Flags().GetBool("json"); err != nil {
-				return err
-			}
-			err = demo.Run(cmd.Context(), cfg)
-			if wrong := (*demo.ConfigError)(nil); errors.As(err, &wrong) {
+			cfg.Stdout, cfg.Stderr = a.stdout, a.stderr
+			cfg.Live, cfg.JSON = a.human(), a.json
+			if err := cfg.Validate(); err != nil {
 				return usage(err)
 			}
-			return err
+			return demo.Run(cmd.Context(), cfg)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&cfg.URL, "url", "", "site to archive (default the Go tree on this machine)")
+	flags.StringVar(&cfg.URL, "url", "", "site to archive (default the sources of Go on this machine)")
 	flags.IntVar(&cfg.MaxPages, "max-pages", 0, "pages to archive at most (default 3,000, with --url 200)")
 	flags.IntVar(&cfg.Workers, "workers", demo.DefaultWorkers, "worker processes")
 	flags.IntVar(&cfg.Slots, "slots", demo.DefaultSlots, "tasks that a worker runs at once")
@@ -64,7 +57,7 @@ if anything was lost, done twice or stored wrongly, or if the killed worker's ta
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return demo.Work(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
+			return demo.Work(cmd.Context(), a.stdin, a.stderr)
 		},
 	})
 	return cmd

@@ -83,7 +83,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 duplicate of a live task,
 		a.newTasksCommand(),
 		a.newWorkersCommand(),
 		a.newVersionCommand(),
-		newDemoCommand(),
+		a.newDemoCommand(),
 	)
 	return root
 }

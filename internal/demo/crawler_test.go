@@ -15,26 +15,29 @@ import (
 )
 
 // newTestCrawler makes the demo's tables and a crawler of a site with that much room.
-func newTestCrawler(t *testing.T, room, fromPage int) (*crawler, *pgxpool.Pool) {
+func newTestCrawler(t *testing.T, room int) (*crawler, *pgxpool.Pool) {
 	t.Helper()
 	pool := pgtest.New(t)
 	ctx := t.Context()
 	if _, err := pool.Exec(ctx, schemaSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	d := &demo{pool: pool, cfg: Config{MaxPages: room}, site: &site{seed: "http://example.com/"}}
-	if err := d.describeSite(ctx); err != nil {
+	if _, err := pool.Exec(ctx, `insert into demo.site (seed, robots, gap, room) values ('', '', '0', $1)`, room); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(ctx, `update demo.site set from_page = $1`, fromPage); err != nil {
-		t.Fatal(err)
-	}
-	c, err := newCrawler(ctx, pool, "test", 4)
+	c, err := newCrawler(ctx, pool, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.fetcher.close)
+	t.Cleanup(c.close)
 	return c, pool
+}
+
+func discover(t *testing.T, c *crawler, addresses ...string) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), c.pool, func(tx pgx.Tx) error { return c.discover(t.Context(), tx, addresses) }); err != nil {
+		t.Error(err)
+	}
 }
 
 func number(t *testing.T, pool *pgxpool.Pool, query string) int {
@@ -61,9 +64,9 @@ func TestDiscoverTogether(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c, pool := newTestCrawler(t, tc.room, 1000)
+			c, pool := newTestCrawler(t, tc.room)
 			var pages sync.WaitGroup
-			for page := range 8 {
+			for range 8 {
 				pages.Go(func() {
 					for part := range 10 {
 						// All find all, in an order of their own, in parts.
@@ -73,11 +76,7 @@ func TestDiscoverTogether(t *testing.T) {
 								found = append(found, fmt.Sprintf("http://example.com/%d", i))
 							}
 						}
-						from := fmt.Sprintf("http://example.com/page/%d", page)
-						err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return c.discover(t.Context(), tx, found, &from) })
-						if err != nil {
-							t.Error(err)
-						}
+						discover(t, c, found...)
 					}
 				})
 			}
@@ -85,12 +84,12 @@ func TestDiscoverTogether(t *testing.T) {
 			if got := number(t, pool, `select count(*) from demo.url`); got != tc.want {
 				t.Errorf("%d addresses are known, want %d", got, tc.want)
 			}
-			if got := number(t, pool, `select room from demo.budget`); got != tc.room-tc.want {
+			if got := number(t, pool, `select room from demo.site`); got != tc.room-tc.want {
 				t.Errorf("there is room for %d, want %d", got, tc.room-tc.want)
 			}
 			if got := number(t, pool, `
 				select count(*) from pgwake.tasks as t
-				join demo.url as u on u.task_id = t.id and u.url = t.payload ->> 'url' and t.type = 'crawl.page'`); got != tc.want {
+				join demo.url as u on u.url = t.payload ->> 'url' and t.type = 'crawl.page'`); got != tc.want {
 				t.Errorf("%d addresses have their task, want %d", got, tc.want)
 			}
 			if got := number(t, pool, `select count(*) from pgwake.tasks`); got != tc.want {
@@ -100,17 +99,12 @@ func TestDiscoverTogether(t *testing.T) {
 	}
 }
 
-func TestDiscoverFromOnePage(t *testing.T) {
+// TestDiscoverInOrder sees that what is first on a page becomes known first.
+func TestDiscoverInOrder(t *testing.T) {
 	t.Parallel()
-	c, pool := newTestCrawler(t, 100, 3)
-	from := "http://example.com/"
-	found := strings.Fields("http://example.com/c http://example.com/b http://example.com/a http://example.com/d")
+	c, pool := newTestCrawler(t, 3)
 	for range 2 {
-		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return c.discover(t.Context(), tx, found, &from) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		found = found[:3]
+		discover(t, c, "http://example.com/c", "http://example.com/b", "http://example.com/a", "http://example.com/d")
 	}
 	if got := number(t, pool, `select count(*) from demo.url where url ~ '/[abc]$'`); got != 3 {
 		t.Errorf("%d of the page's first three addresses are known", got)
@@ -123,12 +117,9 @@ func TestDiscoverFromOnePage(t *testing.T) {
 // TestFindingsSee breaks the archive in every way that the proof is to notice.
 func TestFindingsSee(t *testing.T) {
 	t.Parallel()
-	c, pool := newTestCrawler(t, 10, 10)
-	d := &demo{pool: pool}
+	c, pool := newTestCrawler(t, 10)
 	ctx := t.Context()
-	if err := c.plant(ctx); err != nil {
-		t.Fatal(err)
-	}
+	discover(t, c, "http://example.com/")
 	for _, tc := range []struct {
 		what  string
 		list  []finding
@@ -137,8 +128,12 @@ func TestFindingsSee(t *testing.T) {
 		{"known addresses without a stored page", lostFindings, ``},
 		{"tasks that were not settled", lostFindings, ``},
 		{"pages whose text was not extracted", lostFindings, `
-			insert into demo.page (url, status, content_type, bytes, extract_task) values ('x', 200, '', 0, gen_random_uuid())`},
-		{"tasks that are neither live nor archived", lostFindings, `insert into demo.url (url, task_id) values ('x', gen_random_uuid())`},
+			insert into demo.page (url, status, content_type, bytes, sha256, body) values ('x', 200, 'text/html', 0, sha256(''), '')`},
+		{"bodies that do not have the hash of what was fetched", lostFindings, `
+			insert into demo.page (url, status, content_type, bytes, sha256, body) values ('x', 200, '', 1, sha256('b'), 'a')`},
+		{"bodies that do not have the hash of what was fetched", lostFindings, `
+			insert into demo.page (url, status, content_type, bytes, sha256) values ('x', 200, '', 1, sha256('b'))`},
+		{"known addresses whose task is neither live nor archived", lostFindings, `insert into demo.url (url) values ('x')`},
 		{"settled tasks that had no effect", lostFindings, archiveSQL},
 		{"tasks archived twice", duplicateFindings, archiveSQL + `;` + archiveSQL},
 		{"addresses enqueued twice", duplicateFindings, archiveSQL + `;` + archiveSQL},
@@ -146,7 +141,7 @@ func TestFindingsSee(t *testing.T) {
 		{"pages stored twice", duplicateFindings, `
 			insert into demo.page (url, status, content_type, bytes) values ('x', 200, '', 0), ('x', 200, '', 0)`},
 		{"documents stored twice", duplicateFindings, `
-			insert into demo.document (url, headings, words, links) values ('x', '{}', 0, 0), ('x', '{}', 0, 0)`},
+			insert into demo.document (url, words, links) values ('x', 0, 0), ('x', 0, 0)`},
 		{"effects beyond one of each task", duplicateFindings, effectsSQL},
 		{"effects of tasks that are not settled", duplicateFindings, effectsSQL},
 	} {
@@ -168,7 +163,7 @@ func TestFindingsSee(t *testing.T) {
 			}
 		})
 	}
-	if n, lines, err := countFindings(ctx, d.pool, duplicateFindings); n != 0 || err != nil {
+	if n, lines, err := countFindings(ctx, pool, duplicateFindings); n != 0 || err != nil {
 		t.Errorf("%d duplicates where there are none: %q, %v", n, lines, err)
 	}
 }

@@ -5,15 +5,13 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/internal/embeddedpg"
@@ -30,32 +28,34 @@ const (
 	mark = "made by pgwake demo, which replaces it at its next run"
 
 	parentConnections = 8
-	dropLimit         = 10 * time.Second
-	objectInUse       = "55006" // SQLSTATE: somebody is connected to the database
+	awaitEvery        = 5 * time.Millisecond
 )
 
 // database is the demo's own, and the server it is on if that is the demo's too.
 type database struct {
-	url     string
-	admin   string // address of the database to make it from
-	version string
+	url     string             // of the server
 	server  *embeddedpg.Server // nil: the user's
-	kept    bool
+	pool    *pgxpool.Pool
+	version string
+	about   string
+	kept    string // where it stays, if it does
 }
 
 // openDatabase starts a server unless one is given, makes an empty database there, and migrates it.
-func openDatabase(ctx context.Context, cfg Config) (*database, error) {
-	db := &database{admin: cfg.DatabaseURL, kept: cfg.Keep != ""}
-	if db.admin == "" {
-		server, err := embeddedpg.Start(ctx, embeddedpg.Config{
-			Dir: cfg.Keep, Durable: true,
-			Settings: map[string]string{"max_connections": strconv.Itoa(max(100, cfg.connections()))},
-			Logger:   slog.New(slog.NewTextHandler(cfg.Stderr, nil)),
+func openDatabase(ctx context.Context, cfg Config) (db *database, err error) {
+	db = &database{url: cfg.DatabaseURL, kept: "database " + Database}
+	if db.url == "" {
+		db.server, err = embeddedpg.Start(ctx, embeddedpg.Config{
+			Dir: cfg.Keep, Durable: true, Logger: slog.New(slog.NewTextHandler(cfg.Stderr, nil)),
+			Settings: map[string]string{"max_connections": strconv.Itoa(100 + cfg.Workers*(cfg.Slots+10))},
 		})
 		if err != nil {
 			return nil, err
 		}
-		db.server, db.admin = server, server.URL("")
+		db.url, db.kept = db.server.URL(""), ""
+		if cfg.Keep != "" {
+			db.kept = db.server.Dir()
+		}
 	}
 	if err := db.prepare(ctx); err != nil {
 		return nil, errors.Join(err, db.close())
@@ -65,6 +65,9 @@ func openDatabase(ctx context.Context, cfg Config) (*database, error) {
 
 // close ends the demo's own server. One that is the user's keeps the database.
 func (db *database) close() error {
+	if db.pool != nil {
+		db.pool.Close()
+	}
 	if db.server == nil {
 		return nil
 	}
@@ -72,42 +75,44 @@ func (db *database) close() error {
 }
 
 func (db *database) prepare(ctx context.Context) error {
-	var err error
-	if db.url, err = withDatabase(db.admin, Database); err != nil {
-		return err
-	}
-	admin, err := pgx.Connect(ctx, db.admin)
+	admin, err := pgx.Connect(ctx, db.url)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer admin.Close(context.WithoutCancel(ctx))
 	db.version, _, _ = strings.Cut(admin.PgConn().ParameterStatus("server_version"), " ")
+	db.about = fmt.Sprintf("%s, made for this demo on your PostgreSQL %s", Database, db.version)
+	if db.server != nil {
+		db.about = fmt.Sprintf("PostgreSQL %s, started for this demo in %s, with durable commits", db.version, db.server.Dir())
+	}
 
-	if err := db.removeOld(ctx, admin); err != nil {
+	if err := db.checkOld(ctx, admin); err != nil {
 		return err
 	}
-	if _, err := admin.Exec(ctx, "create database "+Database); err != nil {
-		return fmt.Errorf("create database %s: %w", Database, err)
+	for _, sql := range []string{
+		"drop database if exists " + Database,
+		"create database " + Database,
+		"comment on database " + Database + " is '" + mark + "'",
+	} {
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("replace database %s: %w", Database, err)
+		}
 	}
-	if _, err := admin.Exec(ctx, "comment on database "+Database+" is '"+mark+"'"); err != nil {
-		return fmt.Errorf("mark database %s: %w", Database, err)
-	}
-	if _, err := migrations.Up(ctx, db.url, pgwake.DefaultSchema); err != nil {
+	if db.pool, err = openPool(ctx, db.url, "pgwake demo", parentConnections); err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, db.url)
+	sql, err := migrations.SQL(pgwake.DefaultSchema, 0)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.PgConn().Exec(ctx, schemaSQL).ReadAll(); err != nil {
-		return fmt.Errorf("create schema demo: %w", err)
+	if _, err := db.pool.Exec(ctx, sql+schemaSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("make tables: %w", err)
 	}
 	return nil
 }
 
-// removeOld drops the database of an earlier demo. Any other of that name is refused.
-func (db *database) removeOld(ctx context.Context, admin *pgx.Conn) error {
+// checkOld refuses a database of the demo's name that an earlier demo did not make, or that has been put to use since.
+func (db *database) checkOld(ctx context.Context, admin *pgx.Conn) error {
 	var comment string
 	err := admin.QueryRow(ctx,
 		`select coalesce(shobj_description(oid, 'pg_database'), '') from pg_database where datname = $1`, Database).Scan(&comment)
@@ -117,99 +122,75 @@ func (db *database) removeOld(ctx context.Context, admin *pgx.Conn) error {
 	if err != nil {
 		return fmt.Errorf("look for database %s: %w", Database, err)
 	}
-	foreign, err := foreignTasks(ctx, db.url)
-	switch {
-	case err != nil:
-		return fmt.Errorf("look into database %s: %w", Database, err)
-	case foreign != "":
-		return fmt.Errorf("database %s on that server holds tasks that are not the demo's (%s): rename it, or use another server", Database, foreign)
-	case comment != mark:
+	if comment != mark {
 		return fmt.Errorf("there is a database %s on that server that the demo did not make: rename it, or use another server", Database)
 	}
-	if _, err := admin.Exec(ctx, "drop database "+Database); err != nil {
-		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) && pgErr.Code == objectInUse {
-			return fmt.Errorf("database %s is in use: is another demo running, or a psql still open on it?", Database)
-		}
-		return fmt.Errorf("drop the database of an earlier demo: %w", err)
+	pool, err := openPool(ctx, db.url, "pgwake demo", 1)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var migrated bool
+	var foreign int
+	err = pool.QueryRow(ctx, `select to_regclass('pgwake.all_tasks') is not null`).Scan(&migrated)
+	if err == nil && migrated {
+		own := []string{Page{}.TaskType(), Extract{}.TaskType(), Ping{}.TaskType()}
+		err = pool.QueryRow(ctx, `select count(*) from pgwake.all_tasks where type <> all ($1)`, own).Scan(&foreign)
+	}
+	if err != nil {
+		return fmt.Errorf("look into database %s: %w", Database, err)
+	}
+	if foreign > 0 {
+		return fmt.Errorf("database %s on that server holds %s that are not the demo's: rename it, or use another server", Database, tasks(foreign))
 	}
 	return nil
 }
 
-// tablesSQL lists tables that look like pgwake's, whatever their schema.
-const tablesSQL = `
-select format('%I.%I', n.nspname, c.relname)
-from pg_class as c
-join pg_namespace as n on n.oid = c.relnamespace
-where c.relname in ('tasks', 'task_archive')
-  and c.relkind in ('r', 'p')
-  and n.nspname not like 'pg\_%'
-  and exists (select from pg_attribute as a where a.attrelid = c.oid and a.attname = 'type' and not a.attisdropped)
-order by 1`
-
-// foreignTasks says what tasks of somebody else's are in a database, empty for none.
-func foreignTasks(ctx context.Context, url string) (string, error) {
-	conn, err := pgx.Connect(ctx, url)
+// openPool connects to the demo's database on a server.
+func openPool(ctx context.Context, url, name string, connections int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return "", fmt.Errorf("connect: %w", err)
+		return nil, fmt.Errorf("parse connection string: %w", err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	rows, _ := conn.Query(ctx, tablesSQL)
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	config.MaxConns = int32(connections)
+	config.ConnConfig.Database = Database
+	config.ConnConfig.RuntimeParams["application_name"] = name
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return "", fmt.Errorf("list tables: %w", err)
+		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	for _, table := range tables {
-		var n int
-		err := conn.QueryRow(ctx, "select count(*) from "+table+" where type::text <> all ($1::text[])", taskTypes).Scan(&n)
-		if err != nil {
-			return "", fmt.Errorf("count tasks of %s: %w", table, err)
-		}
-		if n > 0 {
-			return fmt.Sprintf("%s in %s", count(n), table), nil
-		}
-	}
-	return "", nil
+	return pool, nil
 }
 
-// drop removes the database of a demo that was not finished from a server that stays.
-func (db *database) drop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), dropLimit)
+// await returns when a query says true; what names the thing waited for.
+func await(ctx context.Context, pool *pgxpool.Pool, what string, limit time.Duration, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %s for %s", limit, what))
 	defer cancel()
-	admin, err := pgx.Connect(ctx, db.admin)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+	for {
+		var done bool
+		err := pool.QueryRow(ctx, sql, args...).Scan(&done)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return fmt.Errorf("wait for %s: %w", what, err)
+		case done:
+			return nil
+		}
+		if err := sleep(ctx, awaitEvery); err != nil {
+			return err
+		}
 	}
-	defer admin.Close(ctx)
-	if _, err := admin.Exec(ctx, "drop database if exists "+Database+" with (force)"); err != nil {
-		return fmt.Errorf("drop database %s: %w", Database, err)
-	}
-	return nil
 }
 
-// withDatabase is the same server's address with another database, in either of the forms that PostgreSQL has.
-func withDatabase(address, name string) (string, error) {
-	if _, err := pgx.ParseConfig(address); err != nil {
-		return "", fmt.Errorf("--database-url: %w", err)
+// sleep waits for d, or returns the cause when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
-		return strings.TrimSpace(address + " dbname=" + name), nil
-	}
-	u, err := url.Parse(address)
-	if err != nil {
-		return "", errors.New("--database-url is not a URL that can be read") // the error itself would show the password
-	}
-	query := u.Query()
-	query.Del("dbname")
-	query.Del("database")
-	u.Path, u.RawPath, u.RawQuery = "/"+name, "", query.Encode()
-	return u.String(), nil
-}
-
-// tell describes the database for people.
-func (db *database) tell(w io.Writer) {
-	if db.server != nil {
-		fmt.Fprintf(w, "  database  PostgreSQL %s, started for this demo in %s, with durable commits\n", db.version, db.server.Dir())
-		return
-	}
-	fmt.Fprintf(w, "  database  %s, made for this demo on your PostgreSQL %s\n", Database, db.version)
 }

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,38 +11,27 @@ import (
 	"github.com/pgwake/pgwake/internal/pgtest"
 )
 
-func TestWithDatabase(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct{ name, in string }{
-		{"URL", "postgres://u:p@localhost:5433/app?sslmode=disable"},
-		{"URL without a database", "postgresql://u:p@localhost:5433?sslmode=disable"},
-		{"database in the query", "postgres://localhost:5433/?dbname=app&user=u&password=p&sslmode=disable"},
-		{"socket", "postgres:///app?host=/tmp&port=5433&user=u&password=p"},
-		{"keywords", "host=localhost port=5433 user=u password=p dbname=app"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := withDatabase(tc.in, Database)
-			if err != nil {
-				t.Fatal(err)
-			}
-			config, err := pgx.ParseConfig(got)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if config.Database != Database || config.User != "u" || config.Password != "p" || config.Port != 5433 {
-				t.Errorf("%q becomes %q: database %q, user %q, port %d", tc.in, got, config.Database, config.User, config.Port)
-			}
-		})
-	}
-}
-
 // TestDatabaseOfOthers sees that the demo replaces its own database and leaves every other alone.
 func TestDatabaseOfOthers(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := pgtest.Server(t)
-	open := func() (*database, error) { return openDatabase(ctx, Config{DatabaseURL: server.URL("")}) }
+	// In both of the forms that PostgreSQL has.
+	keywords := func(url string) string {
+		config, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s sslmode=disable", config.Host, config.Port, config.User, config.Password, config.Database)
+	}
+	address := server.URL("")
+	open := func() error {
+		db, err := openDatabase(ctx, Config{DatabaseURL: address})
+		if err != nil {
+			return err
+		}
+		return db.close()
+	}
 	exec := func(database, sql string) {
 		t.Helper()
 		conn, err := pgx.Connect(ctx, server.URL(database))
@@ -55,7 +45,7 @@ func TestDatabaseOfOthers(t *testing.T) {
 	}
 	refused := func(why string) {
 		t.Helper()
-		if _, err := open(); err == nil || !strings.Contains(err.Error(), why) {
+		if err := open(); err == nil || !strings.Contains(err.Error(), why) {
 			t.Fatalf("error %v, want one that says %q", err, why)
 		}
 	}
@@ -64,8 +54,8 @@ func TestDatabaseOfOthers(t *testing.T) {
 	refused("did not make")
 	exec("", "drop database "+Database)
 
-	for range 2 { // the second replaces the first
-		if _, err := open(); err != nil {
+	for _, address = range []string{server.URL(""), keywords(server.URL(""))} { // the second replaces the first
+		if err := open(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,12 +73,12 @@ func TestDatabaseOfOthers(t *testing.T) {
 	if _, err := client.Enqueue(ctx, Page{"http://example.com/"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	refused("in use")
+	refused("being accessed by other users")
 	pool.Close()
-	if _, err := open(); err != nil {
+	if err := open(); err != nil {
 		t.Fatal(err)
 	}
 
 	exec(Database, `select pgwake.enqueue('email.welcome')`)
-	refused("holds tasks that are not the demo's (1 in pgwake.tasks)")
+	refused("holds 1 task that are not the demo's")
 }

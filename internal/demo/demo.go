@@ -1,3 +1,12 @@
+// Package demo archives a web site with a fleet of worker processes, kills one of them with SIGKILL half-way, and then
+// proves from the database and from fresh fetches that nothing was lost and nothing was done twice.
+//
+//	parent      PostgreSQL and the web site, unless they are given; the view, the kill, the proof
+//	worker-1…n  this program again, with a hidden subcommand: handlers crawl.page, crawl.extract and demo.ping
+//
+// A handler writes what it found, the tasks that follow from it, one row of demo.effect and its own completion in one
+// transaction. Of the demo's tables only demo.url has a unique key, so that a task settled twice would leave its effects
+// twice, to be counted.
 package demo
 
 import (
@@ -5,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,10 +22,75 @@ import (
 )
 
 const (
-	watchEvery   = 50 * time.Millisecond
-	startLimit   = 30 * time.Second // for all workers to be ready
-	smallestHalf = 3                // pages from which half of what is known counts as half-way
+	// DefaultWorkers is how many worker processes there are.
+	DefaultWorkers = 3
+	// DefaultSlots is how many tasks a worker runs at once.
+	DefaultSlots = 8
+
+	// lease of the demo's workers: shorter than the default of 15 s, so that nobody waits long for the recovery.
+	lease = 3 * time.Second
+
+	watchEvery = 50 * time.Millisecond
+	startLimit = 30 * time.Second // for all workers to be ready
+	fewPages   = 3                // from this many on, half of what is known counts as half-way
 )
+
+// Config says what to archive, with what, and where to tell about it. All fields but the first five are required.
+type Config struct {
+	// URL is the site to archive; only pages on its host are fetched. Empty: the sources of the installed Go.
+	URL string
+	// MaxPages is how many pages are archived at most; 3,000 by default, 200 for a URL.
+	MaxPages int
+	// Keep is a directory for the database server's files, to be kept. Empty: a temporary one.
+	Keep string
+	// DatabaseURL is a server to use instead of an embedded one; the demo makes its own database there.
+	DatabaseURL string
+	// NoKill lets all workers live.
+	NoKill bool
+
+	// Workers is the number of worker processes, at least 2 if one of them is to be killed.
+	Workers int
+	// Slots is how many tasks each of them runs at once.
+	Slots int
+	// JSON writes one JSON object to Stdout instead of the text; progress then goes to Stderr.
+	JSON bool
+	// Live says that Stdout is a terminal: progress is then a bar.
+	Live bool
+	// Command is the program, with arguments, that calls [Work].
+	Command []string
+	// Stdout and Stderr are where the text goes.
+	Stdout, Stderr io.Writer
+}
+
+// Validate says what is wrong, in terms of the command's flags, and fills in the defaults.
+func (c *Config) Validate() error {
+	switch {
+	case c.MaxPages < 0:
+		return fmt.Errorf("--max-pages %d is negative", c.MaxPages)
+	case c.Workers < 1 || c.Slots < 1:
+		return errors.New("--workers and --slots must be 1 or more")
+	case c.Workers < 2 && !c.NoKill:
+		return errors.New("--workers 1 leaves nobody to recover the killed worker's tasks: use 2 or more, or --no-kill")
+	case c.Keep != "" && c.DatabaseURL != "":
+		return errors.New("--keep is for the demo's own server, --database-url for one of yours: use one of them")
+	}
+	if c.URL != "" {
+		seed, err := url.Parse(c.URL)
+		if err != nil {
+			return fmt.Errorf("--url: %w", err)
+		}
+		if c.URL = canonical(seed); c.URL == "" {
+			return fmt.Errorf("--url %s: give it as https://host/path", seed.Redacted())
+		}
+	}
+	if c.MaxPages == 0 {
+		c.MaxPages = 3000
+		if c.URL != "" {
+			c.MaxPages = 200 // fetched slowly
+		}
+	}
+	return nil
+}
 
 // demo is one run.
 type demo struct {
@@ -25,155 +100,94 @@ type demo struct {
 	db      *database
 	pool    *pgxpool.Pool
 	crawler *crawler
-	fleet   *fleet
-	view    *view
+	fleet   []*process
+	report  *Report
 	killed  *casualty // nil: nobody yet
-	unclean error     // what could not be ended as it should
 }
 
 // Run archives the site and proves what it claims. It returns an error if it could not, or if the proof failed; everything
-// it started has ended by then.
+// it started has ended by then. The Config has been validated.
 func Run(ctx context.Context, cfg Config) error {
 	began := time.Now()
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return err
-	}
-	d := &demo{cfg: cfg, out: cfg.Stdout}
+	d := &demo{cfg: cfg, out: cfg.Stdout, report: &Report{Problems: []string{}}}
 	if cfg.JSON {
 		d.out = cfg.Stderr
 	}
-	report, err := d.run(ctx)
-	if err != nil {
+	if err := d.run(ctx); err != nil {
 		if ctx.Err() != nil {
-			fmt.Fprintf(cfg.Stderr, "The demo has ended early, its workers and its server are stopped: %v\n", errors.Join(context.Cause(ctx), d.unclean))
+			fmt.Fprintf(cfg.Stderr, "The demo has ended early, its workers and its server are stopped: %v\n", err)
 		}
 		return err
 	}
-	report.Seconds = seconds(time.Since(began))
-	if cfg.JSON {
-		err = report.writeJSON(cfg.Stdout)
-	} else {
-		report.write(cfg.Stdout)
-	}
-	return errors.Join(err, report.err())
+	d.report.Seconds = time.Since(began).Seconds()
+	return d.report.finish(cfg)
 }
 
 // run is Run up to the report. It ends what it started in the opposite order: workers, connections, server, site.
-func (d *demo) run(ctx context.Context) (report *Report, err error) {
-	d.say("pgwake demo: %d worker processes archive a web site, %s the result is checked.\n", d.cfg.Workers, d.plan())
-	if d.site, err = openSite(ctx, d.cfg); err != nil {
-		return nil, err
+func (d *demo) run(ctx context.Context) (err error) {
+	running, fail := context.WithCancelCause(ctx) // ends with a worker that ends by itself, too
+	defer fail(nil)
+	plan := ""
+	if !d.cfg.NoKill {
+		plan = "one of them is killed half-way, "
 	}
-	defer func() { err = d.ended(err, d.site.close()) }()
-	if d.db, err = openDatabase(ctx, d.cfg); err != nil {
-		return nil, err
+	d.say("pgwake demo: %d worker processes archive a web site, %sand the result is checked.\n", d.cfg.Workers, plan)
+
+	if d.site, err = openSite(running, d.cfg); err != nil {
+		return err
+	}
+	defer d.site.close()
+	if d.db, err = openDatabase(running, d.cfg); err != nil {
+		return err
 	}
 	defer func() {
-		if err != nil && d.db.server == nil {
-			err = d.ended(err, d.db.drop())
+		if err != nil && running.Err() != nil {
+			err = context.Cause(running)
 		}
-		err = d.ended(err, d.db.close())
+		err = errors.Join(err, d.db.close())
 	}()
-	if d.pool, err = openPool(ctx, d.db.url, "pgwake demo", parentConnections); err != nil {
-		return nil, err
-	}
-	defer d.pool.Close()
-	if err := d.describeSite(ctx); err != nil {
-		return nil, err
-	}
-	if d.crawler, err = newCrawler(ctx, d.pool, "parent", 1); err != nil {
-		return nil, err
-	}
-	defer d.crawler.fetcher.close()
-	d.fleet, err = startFleet(d.cfg, d.db.url)
-	defer d.fleet.stop()
-	if err != nil {
-		return nil, err
-	}
-	if err := d.awaitWorkers(ctx); err != nil {
-		return nil, err
-	}
-	d.introduce()
-
-	if err := d.crawler.plant(ctx); err != nil {
-		return nil, err
-	}
-	d.view = newView(d.out, d.cfg.Live && !d.cfg.JSON, d.cfg.MaxPages)
-	err = d.watch(ctx)
-	d.view.clear()
-	if err != nil {
-		return nil, err
-	}
-	d.say("Archived. Enqueueing %d tasks, one at a time, while the workers sleep, to measure the wake-up …", pings)
-	waits, err := d.guarded(ctx, func(ctx context.Context) (*latencies, error) {
-		return measureWakeups(ctx, d.pool, d.crawler.client)
-	})
-	if err != nil {
-		return nil, err
-	}
-	d.fleet.stop()
-	d.say("Workers stopped. Fetching every page again to compare …\n")
-	return d.prove(ctx, waits)
-}
-
-// ended adds the error of ending something to that of the run.
-func (d *demo) ended(err, closeErr error) error {
-	d.unclean = errors.Join(d.unclean, closeErr)
-	return errors.Join(err, closeErr)
-}
-
-func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
-
-func (d *demo) plan() string {
-	if d.cfg.NoKill {
-		return "and"
-	}
-	return "one of them is killed half-way, and"
-}
-
-// describeSite writes down for the workers how the crawl is to go.
-func (d *demo) describeSite(ctx context.Context) error {
-	err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `insert into demo.site (seed, robots, gap, from_page) values ($1, $2, $3, $4)`,
-			d.site.seed, d.site.robots, d.site.gap, d.cfg.fromPage())
-		if err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, `insert into demo.budget (room) values ($1)`, d.cfg.MaxPages); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `insert into demo.pace (next_at) values (now())`)
-		return err
-	})
+	d.pool = d.db.pool
+	// How the crawl is to go, for the workers.
+	_, err = d.pool.Exec(running, `insert into demo.site (seed, robots, gap, room) values ($1, $2, $3, $4)`,
+		d.site.seed, d.site.robots, d.site.gap, d.cfg.MaxPages)
 	if err != nil {
 		return fmt.Errorf("describe the site: %w", err)
 	}
-	return nil
+	if d.crawler, err = newCrawler(running, d.pool, "parent"); err != nil {
+		return err
+	}
+	defer d.crawler.close()
+
+	defer func() { stop(d.fleet) }()
+	for i := range d.cfg.Workers {
+		p, err := startProcess(d.cfg, d.db.url, fmt.Sprintf("worker-%d", i+1), fail)
+		if err != nil {
+			return err
+		}
+		d.fleet = append(d.fleet, p)
+	}
+	if err := await(running, d.pool, "all workers to be ready", startLimit, `select count(*) >= $1 from pgwake.workers`, d.cfg.Workers); err != nil {
+		return err
+	}
+	d.introduce()
+
+	err = pgx.BeginFunc(running, d.pool, func(tx pgx.Tx) error { return d.crawler.discover(running, tx, []string{d.site.seed}) })
+	if err != nil {
+		return fmt.Errorf("enqueue the first page: %w", err)
+	}
+	if err := d.watch(running); err != nil {
+		return err
+	}
+	d.say("Archived. Enqueueing %d tasks, one at a time, while the workers sleep, to measure the wake-up …", pings)
+	if err := d.measureWakeups(running); err != nil {
+		return err
+	}
+	stop(d.fleet)
+	d.say("Workers stopped. Fetching every page again to compare …\n")
+	return d.prove(running)
 }
 
-// awaitWorkers returns when all workers have reported themselves.
-func (d *demo) awaitWorkers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the workers are not ready after %s", startLimit))
-	defer cancel()
-	for {
-		select {
-		case err := <-d.fleet.failed:
-			return err
-		default:
-		}
-		var n int
-		if err := d.pool.QueryRow(ctx, `select count(*) from pgwake.workers`).Scan(&n); err != nil {
-			return fmt.Errorf("look for workers: %w", reason(ctx, err))
-		}
-		if n >= d.cfg.Workers {
-			return nil
-		}
-		if err := sleep(ctx, watchEvery); err != nil {
-			return err
-		}
-	}
-}
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
 // introduce tells people who takes part.
 func (d *demo) introduce() {
@@ -181,9 +195,9 @@ func (d *demo) introduce() {
 	if d.site.gap > 0 {
 		d.say("            one fetch every %s, as its robots.txt allows", d.site.gap)
 	}
-	d.db.tell(d.out)
-	for _, p := range d.fleet.processes {
-		d.say("  %s  process %d, runs %d tasks at once", p.name, p.pid(), d.cfg.Slots)
+	d.say("  database  %s", d.db.about)
+	for _, p := range d.fleet {
+		d.say("  %s  process %d, runs %d tasks at once", p.name, p.cmd.Process.Pid, d.cfg.Slots)
 	}
 	d.say("  lease     %g s, so that a dead worker's tasks are soon free (the default is 15 s)\n", lease.Seconds())
 }
@@ -200,83 +214,44 @@ from pgwake.tasks as t`
 
 // watch shows the progress until no task is left that will run, and kills a worker half-way.
 func (d *demo) watch(ctx context.Context) error {
+	v := newView(d.out, d.cfg)
+	defer v.clear()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	// A site may have fewer pages than are allowed. Its half is half of what is known, once that says something.
-	enough := smallestHalf
-	if d.site.half != nil { // the site is known to be large
-		enough = max(enough, d.cfg.MaxPages/8)
-	}
-	half := d.site.half
-	halfway := false
+	half, halfway := d.site.half, false
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case err := <-d.fleet.failed:
-			return err
 		case <-half:
 			half, halfway = nil, true
 		case <-tick.C:
 		}
 		if halfway && d.killed == nil && !d.cfg.NoKill {
 			if err := d.kill(ctx); err != nil {
-				return err
+				return fmt.Errorf("kill a worker: %w", err)
+			}
+			if k := d.killed; k != nil {
+				v.clear()
+				d.say("          %s (process %d) killed by SIGKILL with %s pages stored, while it was running %s",
+					k.Worker, k.PID, count(k.AtPages), tasks(k.Running))
 			}
 		}
-		s := stats{alive: d.fleet.alive()}
+		s := stats{alive: len(d.fleet)}
+		if d.killed != nil { // the end of any other ends ctx
+			s.alive--
+		}
+		if d.killed != nil || d.cfg.NoKill {
+			d.site.resume()
+		}
 		if err := d.pool.QueryRow(ctx, statsSQL).Scan(&s.pages, &s.known, &s.settled, &s.running, &s.waiting); err != nil {
 			return fmt.Errorf("look at the crawl: %w", err)
 		}
-		d.view.update(s)
+		v.update(s)
 		if s.running+s.waiting == 0 {
 			return nil
 		}
-		halfway = halfway || 2*s.pages >= d.cfg.MaxPages || s.pages >= enough && 2*s.pages >= s.known
+		// A site may have fewer pages than are allowed: its half is half of what is known.
+		halfway = halfway || 2*s.pages >= d.cfg.MaxPages || s.pages >= fewPages && 2*s.pages >= s.known
 	}
-}
-
-func (d *demo) kill(ctx context.Context) error {
-	c, err := d.strike(ctx)
-	if err != nil {
-		return fmt.Errorf("kill a worker: %w", err)
-	}
-	if c == nil {
-		return nil
-	}
-	d.killed = c
-	d.view.event("          %s (process %d) killed by SIGKILL with %s pages stored, while it was running %s",
-		c.name, c.pid, count(c.pages), tasks(len(c.held)))
-	return nil
-}
-
-// guarded runs f, with a context that ends when a worker does.
-func (d *demo) guarded(ctx context.Context, f func(ctx context.Context) (*latencies, error)) (*latencies, error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	watched := make(chan struct{})
-	go func() { // ends with f
-		defer close(watched)
-		select {
-		case err := <-d.fleet.failed:
-			stop(err)
-		case <-done:
-		}
-	}()
-	l, err := f(ctx)
-	close(done)
-	<-watched
-	if err != nil {
-		err = reason(ctx, err)
-	}
-	stop(nil)
-	return l, err
-}
-
-// reason is why ctx ended, if it did, else err.
-func reason(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }

@@ -2,6 +2,8 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -10,137 +12,111 @@ import (
 )
 
 const (
-	maxHeadings = 100
-	maxText     = 300 // bytes of a title or heading
+	maxText = 300  // bytes of a title
+	maxURL  = 2000 // bytes of an address: longer ones are hardly ever pages, and they have to fit into an index
 )
 
 // document is what the demo reads out of a page.
 type document struct {
 	title      string
-	headings   []string
 	words      int
 	base       string   // of <base href>
 	references []string // of links, as written
-	links      int      // links in the text, whether to be followed or not
-	nofollow   bool     // the page asks that its links are not followed
 }
 
-// parseHTML reads a page token by token: no nesting, however deep or wrong, can trouble it.
-func parseHTML(body []byte) *document {
+// parseDocument reads HTML as such and counts the words of other text. Of what cannot be read nothing is told.
+func parseDocument(r *response) *document {
 	doc := &document{}
-	z := html.NewTokenizer(bytes.NewReader(body))
-	var text strings.Builder // of the title or heading that is open
-	var open, hidden atom.Atom
-	for {
-		switch z.Next() {
-		case html.ErrorToken: // the end, or more than can be read
-			return doc
-		case html.TextToken:
-			if hidden != 0 {
-				continue
+	if !strings.HasPrefix(r.contentType, "text/html") {
+		doc.words = len(bytes.Fields(r.body))
+		return doc
+	}
+	root, err := html.Parse(bytes.NewReader(r.body))
+	if err != nil {
+		return doc
+	}
+	for n := range root.Descendants() {
+		switch n.DataAtom {
+		case atom.Title:
+			if n.FirstChild != nil {
+				doc.title = cmp.Or(doc.title, clean(n.FirstChild.Data))
 			}
-			raw := z.Text()
-			if open != 0 && text.Len() < maxText {
-				text.Write(raw)
+		case atom.A:
+			if href := attribute(n, "href"); href != "" {
+				doc.references = append(doc.references, href)
 			}
-			if open != atom.Title {
-				doc.words += len(bytes.Fields(raw))
-			}
-		case html.StartTagToken, html.SelfClosingTagToken:
-			token := z.Token()
-			switch token.DataAtom {
-			case atom.Title, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
-				open = token.DataAtom
-				text.Reset()
-			case atom.Script, atom.Style:
-				hidden = token.DataAtom
-			default:
-				doc.element(token)
-			}
-		case html.EndTagToken:
-			name, _ := z.TagName()
-			switch tag := atom.Lookup(name); {
-			case tag == 0:
-			case tag == hidden:
-				hidden = 0
-			case tag == open:
-				doc.caption(tag, text.String())
-				open = 0
-			}
+		case atom.Base:
+			doc.base = cmp.Or(doc.base, attribute(n, "href"))
+		}
+		if n.Type == html.TextNode && n.Parent.DataAtom != atom.Script && n.Parent.DataAtom != atom.Style {
+			doc.words += len(strings.Fields(n.Data))
 		}
 	}
+	return doc
 }
 
-// element takes what a tag says about links.
-func (d *document) element(token html.Token) {
-	switch token.DataAtom {
-	case atom.A, atom.Area:
-		href, ok := attribute(token, "href")
-		if !ok {
-			return
-		}
-		d.links++
-		if rel, _ := attribute(token, "rel"); !hasWord(rel, "nofollow") {
-			d.references = append(d.references, href)
-		}
-	case atom.Iframe, atom.Frame:
-		if src, ok := attribute(token, "src"); ok {
-			d.references = append(d.references, src)
-		}
-	case atom.Base:
-		if href, ok := attribute(token, "href"); ok && d.base == "" {
-			d.base = href
-		}
-	case atom.Meta:
-		name, _ := attribute(token, "name")
-		content, _ := attribute(token, "content")
-		if strings.EqualFold(name, "robots") && (hasWord(content, "nofollow") || hasWord(content, "none")) {
-			d.nofollow = true
-		}
-	}
-}
-
-func (d *document) caption(tag atom.Atom, text string) {
-	text = clean(text)
-	switch {
-	case text == "":
-	case tag == atom.Title:
-		if d.title == "" {
-			d.title = text
-		}
-	case len(d.headings) < maxHeadings:
-		d.headings = append(d.headings, text)
-	}
-}
-
-// clean makes text that PostgreSQL takes: valid UTF-8 without NUL, on one line, cut at a rune's border.
-func clean(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "")
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > maxText {
-		cut := maxText
-		for !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut]
-	}
-	return s
-}
-
-func attribute(token html.Token, name string) (string, bool) {
-	for _, a := range token.Attr {
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
 		if a.Key == name {
-			return a.Val, true
+			return a.Val
 		}
 	}
-	return "", false
+	return ""
 }
 
-func hasWord(list, word string) bool {
-	for w := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\n' }) {
-		if strings.EqualFold(w, word) {
-			return true
+// plainText makes text that PostgreSQL takes: valid UTF-8 without NUL.
+func plainText(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "")
+}
+
+// clean makes a short text on one line.
+func clean(s string) string {
+	s = strings.Join(strings.Fields(plainText(s)), " ")
+	return strings.ToValidUTF8(s[:min(len(s), maxText)], "") // without half a rune
+}
+
+// links returns the pages of the site that a page refers to, in the order of the page, each once and not the page itself.
+func links(page *url.URL, doc *document, rules *robots) []string {
+	base := page
+	if b, err := page.Parse(strings.TrimSpace(doc.base)); err == nil {
+		base = b
+	}
+	seen := map[string]bool{canonical(page): true}
+	var found []string
+	for _, reference := range doc.references {
+		u, err := base.Parse(strings.TrimSpace(reference))
+		if err != nil || hostOf(u) != hostOf(page) {
+			continue
+		}
+		if address := canonical(u); address != "" && !seen[address] {
+			seen[address] = true
+			if rules.allows(u) {
+				found = append(found, address)
+			}
 		}
 	}
-	return false
+	return found
+}
+
+// canonical writes an absolute http or https address so that equal pages have equal text: no fragment, no dot segments,
+// the host in lower case and without the default port. It is empty for what the demo does not fetch.
+func canonical(u *url.URL) string {
+	if u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Hostname() == "" {
+		return ""
+	}
+	u = u.ResolveReference(&url.URL{Path: cmp.Or(u.Path, "/"), RawPath: u.RawPath, RawQuery: u.RawQuery}) // which removes the dots
+	u.Host = hostOf(u)
+	if address := u.String(); len(address) <= maxURL && utf8.ValidString(address) {
+		return address
+	}
+	return ""
+}
+
+// hostOf is host:port in lower case, without a port that the scheme implies.
+func hostOf(u *url.URL) string {
+	host := strings.TrimSuffix(strings.ToLower(u.Host), ":")
+	if port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]; port != "" {
+		host = strings.TrimSuffix(host, port)
+	}
+	return host
 }

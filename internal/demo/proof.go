@@ -3,18 +3,60 @@ package demo
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgwake/pgwake"
 )
+
+const (
+	pings      = 200 // tasks that measure the wake-up
+	pingGapMin = 5 * time.Millisecond
+	pingGapMax = 40 * time.Millisecond
+	pingLimit  = 30 * time.Second // for one of them to be settled
+)
+
+// measureWakeups enqueues tasks one at a time, each when the one before it is settled and a random while has passed.
+func (d *demo) measureWakeups(ctx context.Context) error {
+	var fromCall, fromCommit []float64
+	for range pings {
+		if err := sleep(ctx, pingGapMin+rand.N(pingGapMax-pingGapMin)); err != nil {
+			return err
+		}
+		called := time.Now()
+		task, err := d.crawler.client.Enqueue(ctx, Ping{}, nil)
+		committed := time.Now()
+		if err != nil {
+			return err
+		}
+		err = await(ctx, d.pool, "task "+task.ID.String(), pingLimit, `select exists (select from demo.effect where task_id = $1)`, task.ID)
+		if err != nil {
+			return err
+		}
+		var started time.Time
+		if err := d.pool.QueryRow(ctx, `select started from demo.effect where task_id = $1`, task.ID).Scan(&started); err != nil {
+			return fmt.Errorf("read ping: %w", err)
+		}
+		fromCall = append(fromCall, started.Sub(called).Seconds()*1000)
+		fromCommit = append(fromCommit, max(0, started.Sub(committed).Seconds()*1000)) // a handler may be faster than the answer
+	}
+	d.report.WakeUp = WakeUp{pings, quantiles(fromCall), quantiles(fromCommit)}
+	return nil
+}
+
+func quantiles(values []float64) Quantiles {
+	slices.Sort(values)
+	at := func(q float64) float64 { return values[int(math.Ceil(float64(len(values))*q))-1] }
+	return Quantiles{at(0.5), at(0.99)}
+}
 
 // finding is one thing that the proof counts: zero is what it should be.
 type finding struct {
@@ -27,16 +69,16 @@ var lostFindings = []finding{
 	{"known addresses without a stored page", `
 select count(*) from demo.url as u
 where not exists (select from demo.page as p where p.url = u.url)`},
+	{"bodies that do not have the hash of what was fetched", `
+select count(*) from demo.page as p
+where sha256(p.body) is distinct from p.sha256`},
 	{"pages whose text was not extracted", `
 select count(*) from demo.page as p
-where p.extract_task is not null and not exists (select from demo.document as d where d.url = p.url)`},
-	{"tasks that are neither live nor archived", `
-select count(*) from (
-  select u.task_id from demo.url as u
-  union all
-  select p.extract_task from demo.page as p where p.extract_task is not null
-) as made
-where not exists (select from pgwake.all_tasks as t where t.id = made.task_id)`},
+where p.status = 200 and p.body is not null and p.content_type like 'text/%'
+  and not exists (select from demo.document as d where d.url = p.url)`},
+	{"known addresses whose task is neither live nor archived", `
+select count(*) from demo.url as u
+where not exists (select from pgwake.all_tasks as t where t.type = 'crawl.page' and t.payload ->> 'url' = u.url)`},
 	{"tasks that were not settled", `
 select count(*) from pgwake.tasks`},
 	{"settled tasks that had no effect", `
@@ -72,127 +114,100 @@ func countFindings(ctx context.Context, db pgwake.Tx, findings []finding) (total
 		}
 		if n != 0 {
 			total += n
-			lines = append(lines, fmt.Sprintf("%s %s", count(n), f.what))
+			lines = append(lines, count(n)+" "+f.what)
 		}
 	}
 	return total, lines, nil
 }
 
-// missing counts tasks, by id, that are neither live nor archived.
-func (d *demo) missing(ctx context.Context, ids []uuid.UUID) (int, error) {
-	var found int
-	err := d.pool.QueryRow(ctx, `select count(distinct t.id) from pgwake.all_tasks as t where t.id = any ($1)`, ids).Scan(&found)
+// totalsSQL sums up the archive, and the crawl from the start of its first run to the end of its last.
+const totalsSQL = `
+select
+  count(*),
+  count(*) filter (where p.content_type like '%html%'),
+  coalesce(sum(p.bytes), 0),
+  coalesce(sum(pg_column_size(p.body)), 0),
+  (select coalesce(sum(d.words), 0) from demo.document as d),
+  (select coalesce(jsonb_object_agg(s.status, s.n), '{}') from (select status, count(*) as n from demo.page group by status) as s),
+  (select count(*) from demo.effect as e where e.type <> 'demo.ping'),
+  (select coalesce(extract(epoch from max(e.finished) - min(e.started))::float8, 0) from demo.effect as e where e.type <> 'demo.ping')
+from demo.page as p`
+
+// prove fills in the report from the database and the site. The workers have stopped.
+func (d *demo) prove(ctx context.Context) error {
+	r := d.report
+	r.Site, r.Workers, r.Slots, r.MaxPages = d.site.about, d.cfg.Workers, d.cfg.Slots, d.cfg.MaxPages
+	r.PostgreSQL, r.Kept, r.LeaseSeconds = d.db.version, d.db.kept, lease.Seconds()
+	err := d.pool.QueryRow(ctx, totalsSQL).Scan(&r.Pages, &r.HTML, &r.Bytes, &r.Compressed, &r.Words, &r.Statuses, &r.Tasks, &r.CrawlSeconds)
 	if err != nil {
-		return 0, fmt.Errorf("look for tasks: %w", err)
+		return fmt.Errorf("sum up: %w", err)
 	}
-	return len(ids) - found, nil
+	r.TasksPerSecond = float64(r.Tasks) / max(r.CrawlSeconds, 0.001)
+
+	var lost, twice []string
+	if r.Lost, lost, err = countFindings(ctx, d.pool, lostFindings); err != nil {
+		return err
+	}
+	if r.Duplicates, twice, err = countFindings(ctx, d.pool, duplicateFindings); err != nil {
+		return err
+	}
+	for _, line := range lost {
+		r.problem("lost: %s", line)
+	}
+	for _, line := range twice {
+		r.problem("done twice: %s", line)
+	}
+	if r.Pages > r.MaxPages {
+		r.problem("%s pages were stored, %s were allowed", count(r.Pages), count(r.MaxPages))
+	}
+	if err := d.proveRecovery(ctx, r); err != nil {
+		return err
+	}
+	if err := d.compare(ctx); err != nil {
+		return fmt.Errorf("compare pages: %w", err)
+	}
+	r.OK = len(r.Problems) == 0
+	return nil
 }
 
-// comparison is the stored pages against fresh fetches.
-type comparison struct {
-	same      atomic.Int64
-	different atomic.Int64
-	changing  atomic.Int64 // differ from one fetch to the next, so that nothing can be said
-	mu        sync.Mutex
-	examples  []string // guarded by mu
-}
-
-const maxExamples = 5
-
+// storedPage is what is compared of a page.
 type storedPage struct {
 	URL    string
 	Status int
 	Sum    []byte
-	Body   []byte
 }
 
-// compare fetches every page again and compares status and hash. What is stored must also have the hash that was stored
-// with it.
-func (d *demo) compare(ctx context.Context) (*comparison, error) {
-	f := newFetcher(checkers())
-	defer f.close()
-	c := &comparison{}
+// compare fetches every page again and compares status and hash. Of a page that is never the same twice nothing is said.
+func (d *demo) compare(ctx context.Context) error {
+	rows, _ := d.pool.Query(ctx, `select url, status, sha256 from demo.page order by url`)
+	pages, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedPage])
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(checkers())
-	var tick *time.Ticker
-	if d.site.gap > 0 {
-		tick = time.NewTicker(d.site.gap)
-		defer tick.Stop()
-	}
-	fetch := func(ctx context.Context, url string) (*response, error) {
-		if tick != nil {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+	group.SetLimit(2 * runtime.GOMAXPROCS(0))
+	var mu sync.Mutex // guards content
+	var content Content
+	for _, p := range pages {
+		group.Go(func() error {
+			first := d.crawler.fetch(ctx, p.URL)
+			is := p.Status == first.status && bytes.Equal(p.Sum, first.sum)
+			changes := !is && !bytes.Equal(first.sum, d.crawler.fetch(ctx, p.URL).sum)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case is:
+				content.Same++
+			case changes:
+				content.Changing++
+			default:
+				content.Different++
+				d.report.problem("%s differs from what it has now", p.URL)
 			}
-		}
-		return f.fetch(ctx, url)
+			return context.Cause(ctx)
+		})
 	}
-
-	rows, _ := d.pool.Query(ctx, `select url, status, sha256, body from demo.page order by url`)
-	var page storedPage
-	_, err := pgx.ForEachRow(rows, []any{&page.URL, &page.Status, &page.Sum, &page.Body}, func() error {
-		p := page
-		p.Sum, p.Body = bytes.Clone(page.Sum), bytes.Clone(page.Body)
-		group.Go(func() error { return c.check(ctx, fetch, p) })
-		return ctx.Err()
-	})
-	if e := group.Wait(); e != nil {
-		return nil, e
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read pages: %w", err)
-	}
-	return c, nil
-}
-
-// check compares one page. One that differs is fetched once more: a page that is never the same twice proves nothing.
-func (c *comparison) check(ctx context.Context, fetch func(context.Context, string) (*response, error), p storedPage) error {
-	if p.Body != nil {
-		body, err := decompress(p.Body)
-		if sum := sha256.Sum256(body); err != nil || !bytes.Equal(sum[:], p.Sum) {
-			c.differ(p.URL + ": the stored body does not have the hash stored with it")
-			return nil
-		}
-	}
-	fresh, err := fetch(ctx, p.URL)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if p.same(fresh, err) {
-		c.same.Add(1)
-		return nil
-	}
-	again, err2 := fetch(ctx, p.URL)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	switch {
-	case p.same(again, err2):
-		c.same.Add(1)
-	case err != nil:
-		c.differ(p.URL + ": " + err.Error())
-	case err2 == nil && !bytes.Equal(fresh.sum(), again.sum()):
-		c.changing.Add(1)
-	default:
-		c.differ(fmt.Sprintf("%s: stored status %d and hash %.8x, now %d and %.8x", p.URL, p.Status, p.Sum, fresh.status, fresh.sum()))
-	}
-	return nil
-}
-
-func (p *storedPage) same(r *response, err error) bool {
-	if err != nil {
-		return p.Status == 0
-	}
-	return p.Status == r.status && bytes.Equal(p.Sum, r.sum())
-}
-
-func (c *comparison) differ(example string) {
-	c.different.Add(1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.examples) < maxExamples {
-		c.examples = append(c.examples, example)
-	}
+	err = group.Wait()
+	d.report.Content = content
+	return err
 }

@@ -1,62 +1,71 @@
 package demo
 
 import (
-	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 )
 
-func TestCheck(t *testing.T) {
+// TestCompare has pages of every sort compared with what a server has for them now.
+func TestCompare(t *testing.T) {
 	t.Parallel()
-	answer := func(status int, body string) func() (*response, error) {
-		return func() (*response, error) { return &response{status: status, body: []byte(body)}, nil }
-	}
-	failure := func() (*response, error) { return nil, errors.New("connection refused") }
-	n := 0
-	changing := func() (*response, error) {
-		n++
-		return &response{status: 200, body: fmt.Append(nil, n)}, nil
-	}
-	stored := func(status int, body, hashed string) storedPage {
-		compressed, err := compress([]byte(body))
-		if err != nil {
-			t.Fatal(err)
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/missing":
+			w.WriteHeader(http.StatusNotFound)
+		case "/changing":
+			fmt.Fprint(w, asked.Add(1))
+			return
 		}
-		sum := sha256.Sum256([]byte(hashed))
-		return storedPage{URL: "http://example.com/", Status: status, Sum: sum[:], Body: compressed}
-	}
+		fmt.Fprint(w, "a")
+	}))
+	t.Cleanup(server.Close)
+	a, b := sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))
 	for _, tc := range []struct {
-		name   string
-		page   storedPage
-		answer func() (*response, error)
-		want   string
+		name, path string
+		status     int
+		sum        []byte
+		want       Content
 	}{
-		{"as stored", stored(200, "a", "a"), answer(200, "a"), "same"},
-		{"not found, as stored", stored(404, "a", "a"), answer(404, "a"), "same"},
-		{"another body", stored(200, "a", "a"), answer(200, "b"), "different"},
-		{"another status", stored(200, "a", "a"), answer(404, "a"), "different"},
-		{"stored with the hash of something else", stored(200, "a", "b"), answer(200, "b"), "different"},
-		{"stored in a broken form", storedPage{Status: 200, Body: []byte("a")}, answer(200, "a"), "different"},
-		{"never the same twice", stored(200, "a", "a"), changing, "changing"},
-		{"no answer any more", stored(200, "a", "a"), failure, "different"},
-		{"no answer ever", storedPage{}, failure, "same"},
-		{"an answer now", storedPage{}, answer(200, "a"), "different"},
+		{"as stored", "/", 200, a[:], Content{Same: 1}},
+		{"not found, as stored", "/missing", 404, a[:], Content{Same: 1}},
+		{"another body", "/", 200, b[:], Content{Different: 1}},
+		{"another status", "/missing", 200, a[:], Content{Different: 1}},
+		{"never the same twice", "/changing", 200, a[:], Content{Changing: 1}},
+		{"an answer now", "/", 0, nil, Content{Different: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := &comparison{}
-			fetch := func(context.Context, string) (*response, error) { return tc.answer() }
-			if err := c.check(t.Context(), fetch, tc.page); err != nil {
+			t.Parallel()
+			c, pool := newTestCrawler(t, 1)
+			_, err := pool.Exec(t.Context(), storeSQL, server.URL+tc.path, tc.status, "", "", 0, tc.sum, nil)
+			if err != nil {
 				t.Fatal(err)
 			}
-			got := map[string]int64{"same": c.same.Load(), "different": c.different.Load(), "changing": c.changing.Load()}
-			if got[tc.want] != 1 || got["same"]+got["different"]+got["changing"] != 1 {
-				t.Errorf("counted %v, want one %s", got, tc.want)
+			d := &demo{pool: pool, crawler: c, report: &Report{}}
+			if err := d.compare(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-			if (len(c.examples) == 1) != (tc.want == "different") {
-				t.Errorf("examples are %q", c.examples)
+			if got := d.report.Content; got != tc.want || len(d.report.Problems) != tc.want.Different {
+				t.Errorf("%+v with the problems %q, want %+v", got, d.report.Problems, tc.want)
 			}
 		})
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	values := make([]float64, 200)
+	for i := range values {
+		values[i] = float64(200 - i)
+	}
+	if got, want := quantiles(values), (Quantiles{P50: 100, P99: 198}); got != want {
+		t.Errorf("quantiles of 1 to 200 are %v, want %v", got, want)
+	}
+	if got, want := quantiles([]float64{7}), (Quantiles{7, 7}); got != want {
+		t.Errorf("quantiles of 7 are %v, want %v", got, want)
 	}
 }

@@ -1,15 +1,13 @@
 package demo
 
 import (
-	"math"
+	"cmp"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// product is the name that a robots.txt may speak to the demo by.
-const product = "pgwake-demo"
 
 const maxDelay = 30 * time.Second // of Crawl-delay, so that the demo ends some day
 
@@ -20,108 +18,80 @@ type robots struct {
 }
 
 type rule struct {
-	pattern string
+	pattern *regexp.Regexp
+	length  int
 	allow   bool
 }
 
 // parseRobots never fails: lines that make no sense are passed over, as the RFC asks.
 func parseRobots(text string) *robots {
-	groups := map[string]*robots{}
-	var current []*robots
-	inRules := true // the next user-agent line starts a group
+	return cmp.Or(robotsFor(product, text), robotsFor("*", text), &robots{})
+}
+
+// robotsFor takes together all groups that name an agent; nil: none does.
+func robotsFor(agent, text string) *robots {
+	var r *robots
+	named, heading := false, false // whether the group names the agent, and whether its rules are still to come
 	for line := range strings.Lines(strings.TrimPrefix(text, "\uFEFF")) {
 		line, _, _ = strings.Cut(line, "#")
-		key, value, ok := strings.Cut(line, ":")
-		if !ok {
-			continue
-		}
-		value = strings.TrimSpace(value)
-		switch key = strings.ToLower(strings.TrimSpace(key)); key {
+		key, value, _ := strings.Cut(line, ":")
+		key, value = strings.ToLower(strings.TrimSpace(key)), strings.TrimSpace(value)
+		switch key {
 		case "user-agent":
-			if inRules {
-				current, inRules = nil, false
+			named = named && heading || strings.EqualFold(value, agent)
+			heading = true
+			if named {
+				r = cmp.Or(r, &robots{})
 			}
-			agent := strings.ToLower(value)
-			if groups[agent] == nil {
-				groups[agent] = &robots{}
-			}
-			current = append(current, groups[agent])
-		case "allow", "disallow":
-			inRules = true
-			if value == "" {
-				continue
-			}
-			for _, g := range current {
-				g.rules = append(g.rules, rule{pattern: encode(value), allow: key == "allow"})
-			}
-		case "crawl-delay":
-			inRules = true
-			if seconds, err := strconv.ParseFloat(value, 64); err == nil && seconds > 0 {
-				for _, g := range current {
-					g.delay = time.Duration(math.Min(seconds, maxDelay.Seconds()) * float64(time.Second))
-				}
+		case "allow", "disallow", "crawl-delay":
+			heading = false
+			if named {
+				r.add(key, value)
 			}
 		}
 	}
-	for _, agent := range []string{product, "*"} {
-		if g := groups[agent]; g != nil {
-			return g
+	return r
+}
+
+func (r *robots) add(key, value string) {
+	if key == "crawl-delay" {
+		if s, err := strconv.ParseFloat(value, 64); err == nil && s > 0 {
+			r.delay = time.Duration(min(s, maxDelay.Seconds()) * float64(time.Second))
 		}
+		return
 	}
-	return &robots{}
+	if value == "" {
+		return
+	}
+	// From the start of the path; * is any text, $ at the end the end of the path.
+	text, whole := strings.CutSuffix(value, "$")
+	parts := strings.Split(text, "*")
+	for i, part := range parts {
+		parts[i] = regexp.QuoteMeta(decode(part))
+	}
+	pattern := "(?s)^" + strings.Join(parts, ".*")
+	if whole {
+		pattern += "$"
+	}
+	r.rules = append(r.rules, rule{regexp.MustCompile(pattern), len(value), key == "allow"})
 }
 
 // allows tells whether the address may be fetched: the longest rule that matches decides, allow wins a tie.
-func (r *robots) allows(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	path := encode(u.EscapedPath())
-	if path == "" {
-		path = "/"
-	}
-	if path == "/robots.txt" {
-		return true
-	}
-	if u.RawQuery != "" {
-		path += "?" + encode(u.RawQuery)
-	}
-	path = special.Replace(path)
+func (r *robots) allows(u *url.URL) bool {
+	path := decode(u.RequestURI())
 	allowed, longest := true, -1
 	for _, rule := range r.rules {
-		if n := len(rule.pattern); (n > longest || n == longest && rule.allow) && matches(rule.pattern, path) {
-			allowed, longest = rule.allow, n
+		if (rule.length > longest || rule.length == longest && rule.allow) && rule.pattern.MatchString(path) {
+			allowed, longest = rule.allow, rule.length
 		}
 	}
 	return allowed
 }
 
-// special writes the characters that mean something in a rule as the RFC has rules write them.
-var special = strings.NewReplacer("*", "%2A", "$", "%24")
-
-// matches compares from the start of the path; * is any text and $ at the end of the pattern the end of the path. It
-// takes each part at its first place, which finds a match wherever there is one, in linear time a part.
-func matches(pattern, path string) bool {
-	pattern, anchored := strings.CutSuffix(pattern, "$")
-	parts := strings.Split(strings.ReplaceAll(pattern, "$", "%24"), "*")
-	rest, ok := strings.CutPrefix(path, parts[0])
-	if !ok {
-		return false
+// decode undoes percent-encoding, so that it does not matter how a rule or an address is written.
+func decode(s string) string {
+	if text, err := url.PathUnescape(s); err == nil {
+		s = text
 	}
-	if len(parts) == 1 {
-		return !anchored || rest == ""
-	}
-	last := parts[len(parts)-1]
-	for _, part := range parts[1 : len(parts)-1] {
-		_, after, ok := strings.Cut(rest, part)
-		if !ok {
-			return false
-		}
-		rest = after
-	}
-	if anchored {
-		return strings.HasSuffix(rest, last)
-	}
-	return strings.Contains(rest, last)
+	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"net/url"
 	"testing"
 	"time"
 )
@@ -14,7 +15,6 @@ func TestRobots(t *testing.T) {
 	}{
 		{"no rules", "", "/a", true},
 		{"everything disallowed", "User-agent: *\nDisallow: /", "/a", false},
-		{"robots.txt itself is allowed", "User-agent: *\nDisallow: /", "/robots.txt", true},
 		{"an empty disallow allows everything", "User-agent: *\nDisallow:", "/a", true},
 		{"another crawler's group", "User-agent: other\nDisallow: /", "/a", true},
 		{"own group wins over *", "User-agent: *\nDisallow: /\nUser-agent: pgwake-demo\nDisallow: /b", "/a", true},
@@ -48,11 +48,16 @@ func TestRobots(t *testing.T) {
 		{"a coded * is a character", "User-agent: *\nDisallow: /path/file-with-a-%2A.html", "/path/file-with-a-*.html", false},
 		{"a coded * is nothing else", "User-agent: *\nDisallow: /path/file-with-a-%2A.html", "/path/file-with-a-b.html", true},
 		{"a coded $ is a character", "User-agent: *\nDisallow: /path/foo-%24", "/path/foo-$", false},
+		{"not UTF-8", "User-agent: *\nDisallow: /caf%E9", "/caf%E9/a", false},
 		{"a $ inside is a character", "User-agent: *\nDisallow: /a$b", "/a$bc", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := parseRobots(tc.text).allows(host + tc.path); got != tc.allowed {
+			at, err := url.Parse(host + tc.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := parseRobots(tc.text).allows(at); got != tc.allowed {
 				t.Errorf("allowed %v, want %v", got, tc.allowed)
 			}
 		})
@@ -88,6 +93,8 @@ func FuzzRobots(f *testing.F) {
 		if rules.delay < 0 || rules.delay > maxDelay {
 			t.Fatalf("delay %s", rules.delay)
 		}
-		rules.allows("http://example.com/" + path)
+		if at, err := url.Parse("http://example.com/" + path); err == nil {
+			rules.allows(at)
+		}
 	})
 }

@@ -3,27 +3,19 @@ create schema demo;
 
 -- How the crawl is to go: one row, read by every worker when it starts.
 create table demo.site (
-  seed       text not null,
-  robots     text not null,
-  gap        interval not null,
-  from_page  integer not null
+  seed    text not null,
+  robots  text not null,
+  gap     interval not null,
+  next_at timestamptz not null default now(),
+  room    integer not null check (room >= 0)
 );
 comment on column demo.site.robots is 'The text of robots.txt, empty where the site has none.';
 comment on column demo.site.gap is 'Time between two fetches of the whole fleet.';
-comment on column demo.site.from_page is 'How many new addresses one page may add, so that no single one uses up all the room.';
+comment on column demo.site.next_at is 'When the next fetch may start; moved on by every fetch of a site that is not to be hurried.';
+comment on column demo.site.room is 'How many more addresses may become known. Whoever adds some locks the row, so the limit is kept exactly.';
 
--- How many more addresses may become known. Whoever adds some locks the row, so the limit is kept exactly.
-create table demo.budget (room integer not null check (room >= 0));
-
--- When the next fetch may start; moved on by every fetch of a site that is not to be hurried.
-create table demo.pace (next_at timestamptz not null);
-
--- Every address ever found, each with the one task that fetches it.
-create table demo.url (
-  url      text primary key,
-  task_id  uuid not null,
-  found_on text
-);
+-- Every address ever found; each was enqueued once.
+create table demo.url (url text primary key);
 
 -- No unique keys from here on: a task that took effect twice must show.
 create table demo.page (
@@ -33,22 +25,17 @@ create table demo.page (
   error        text,
   bytes        bigint not null,
   sha256       bytea,
-  body         bytea,
-  extract_task uuid
+  body         bytea
 );
 comment on column demo.page.status is 'HTTP status; 0: no answer after all attempts.';
-comment on column demo.page.sha256 is 'Of the body before compression; null: there is no body.';
-comment on column demo.page.body is 'Compressed by gzip.';
+comment on column demo.page.error is 'Why there is no body.';
 create index page_url on demo.page (url);
--- It is compressed already.
-alter table demo.page alter column body set storage external;
 
 create table demo.document (
-  url      text not null,
-  title    text,
-  headings text[] not null,
-  words    integer not null,
-  links    integer not null
+  url   text not null,
+  title text,
+  words integer not null,
+  links integer not null
 );
 create index document_url on demo.document (url);
 
@@ -65,9 +52,3 @@ create table demo.effect (
 );
 comment on column demo.effect.started is 'By the clock of the worker''s machine, like finished.';
 create index effect_task on demo.effect (task_id);
-
--- Readings of the machine's clock in nanoseconds.
-create table demo.ping (
-  task_id uuid not null,
-  started bigint not null
-);

@@ -35,6 +35,19 @@ func Data(err error) bool {
 	return len(code) == 5 && strings.Contains("21 22 23 54", code[:2])
 }
 
+// Row reports a failure that one row of a statement may have caused: any of a server's but those of the session, of the
+// server's state or of its resources, which every row would meet. A statement that timed out may have met one slow row.
+func Row(err error) bool {
+	code, _ := of(err)
+	return code == "57014" || len(code) == 5 && !strings.Contains("08 25 28 3D 40 53 55 57 58", code[:2])
+}
+
+// ReadOnly reports that the server is no primary, or no longer one.
+func ReadOnly(err error) bool {
+	code, _ := of(err)
+	return code == "25006"
+}
+
 // Unique reports a violation of the unique constraint or index named.
 func Unique(err error, constraint string) bool {
 	code, name := of(err)

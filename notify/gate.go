@@ -15,8 +15,11 @@ import (
 type Standing int
 
 const (
-	// Outside: another session keeps the topic. A sleeper need not do anything: that one sees what comes.
+	// Outside: another session keeps the topics, and a third is its deputy. A sleeper need not do anything.
 	Outside Standing = iota
+	// Deputy: another session keeps the topics, and this one is to see that it does: arm again within a second or so, to
+	// take over from one that is gone.
+	Deputy
 	// Blocked: this session keeps the topic, but commits in flight still hold the gate open. Not a reason to sleep:
 	// look, wait a little, arm again.
 	Blocked
@@ -52,6 +55,7 @@ type Gate struct {
 	bucket map[string]int32
 	kept   map[int32]sleepers // this session is keeper, on behalf of these
 	armed  map[int32]sleepers
+	deputy map[int32]sleepers
 }
 
 // sleepers are those of the process for whom a lock is held; it is released with the last.
@@ -65,7 +69,7 @@ func NewGate(schema, table string) *Gate {
 // on makes the Gate speak of the session conn. The locks of the one before are gone with it.
 func (g *Gate) on(ctx context.Context, conn *pgx.Conn, topics []string) ([]int32, error) {
 	if g.conn != conn {
-		*g = Gate{table: g.table, bucket: map[string]int32{}, kept: map[int32]sleepers{}, armed: map[int32]sleepers{}}
+		*g = Gate{table: g.table, bucket: map[string]int32{}, kept: map[int32]sleepers{}, armed: map[int32]sleepers{}, deputy: map[int32]sleepers{}}
 		if err := conn.QueryRow(ctx, `select $1::text::regclass::oid::integer`, g.table).Scan(&g.oid); err != nil {
 			return nil, fmt.Errorf("find table %s: %w", g.table, err)
 		}
@@ -97,11 +101,16 @@ func (g *Gate) on(ctx context.Context, conn *pgx.Conn, topics []string) ([]int32
 	return list, nil
 }
 
-// armSQL tries to become keeper of buckets, and to arm those that this session keeps. Tries do not wait, so no error can
-// leave a lock behind that nobody knows of. Null: somebody else is keeper.
+// armSQL tries to become keeper of buckets, and to arm those that this session keeps, else to be deputy. Tries do not
+// wait, so no error can leave a lock behind that nobody knows of. A deputy that waited for the keeper's lock would have a
+// snapshot all that time, and keep vacuum from the table's dead rows; so it tries now and then.
 const armSQL = `
-select u.b, case when k.keeper then pg_try_advisory_lock($1, u.b) end
-from unnest($2::integer[], $3::boolean[]) as u(b, kept)
+select
+  u.b,
+  k.keeper,
+  case when k.keeper then pg_try_advisory_lock($1, u.b) else false end,
+  case when k.keeper then false when u.deputy then true else pg_try_advisory_lock($1, u.b + 2048) end
+from unnest($2::integer[], $3::boolean[], $4::boolean[]) as u(b, kept, deputy)
 cross join lateral (
   select case when u.kept then true else pg_try_advisory_lock($1, u.b + 1024) end as keeper
   offset 0
@@ -116,21 +125,23 @@ func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []st
 		return Blocked, err
 	}
 	var try []int32
-	var kept []bool
+	var kept, deputy []bool
 	for _, b := range list {
 		if g.armed[b] == nil {
-			try, kept = append(try, b), append(kept, g.kept[b] != nil)
+			try, kept, deputy = append(try, b), append(kept, g.kept[b] != nil), append(deputy, g.deputy[b] != nil)
 		}
 	}
 	if len(try) > 0 {
-		rows, _ := conn.Query(ctx, armSQL, g.oid, try, kept)
+		rows, _ := conn.Query(ctx, armSQL, g.oid, try, kept, deputy)
 		var b int32
-		var armed *bool
-		if _, err := pgx.ForEachRow(rows, []any{&b, &armed}, func() error {
-			if armed != nil {
-				add(g.kept, b, sleeper)
-				if *armed {
-					add(g.armed, b, sleeper)
+		var isKeeper, isArmed, isDeputy bool
+		if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy}, func() error {
+			for _, got := range []struct {
+				is bool
+				m  map[int32]sleepers
+			}{{isKeeper, g.kept}, {isArmed, g.armed}, {isDeputy, g.deputy}} {
+				if got.is {
+					add(got.m, b, sleeper)
 				}
 			}
 			return nil
@@ -141,7 +152,16 @@ func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []st
 	standing := Outside
 	for _, b := range list {
 		if g.kept[b] == nil {
+			if g.deputy[b] != nil && standing == Outside {
+				standing = Deputy
+			}
 			continue
+		}
+		if g.deputy[b] != nil { // no longer: somebody else's turn to watch
+			delete(g.deputy, b)
+			if err := g.unlockKeys(ctx, []int32{b + deputyRange}); err != nil {
+				return Blocked, err
+			}
 		}
 		add(g.kept, b, sleeper)
 		if g.armed[b] == nil {
@@ -155,7 +175,7 @@ func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []st
 			}
 		}
 		add(g.armed, b, sleeper)
-		if standing == Outside {
+		if standing != Blocked {
 			standing = Armed
 		}
 	}
@@ -193,7 +213,7 @@ func (g *Gate) Release(ctx context.Context, conn *pgx.Conn, sleeper any) error {
 	if g.conn != conn {
 		return nil
 	}
-	return g.unlock(ctx, remove(g.armed, sleeper), remove(g.kept, sleeper))
+	return g.unlock(ctx, remove(g.armed, sleeper), append(shifted(remove(g.kept, sleeper), keeperRange), shifted(remove(g.deputy, sleeper), deputyRange)...))
 }
 
 // Keeps reports whether the session is keeper of any topic for the sleeper.
@@ -211,10 +231,17 @@ func (g *Gate) Keeps(conn *pgx.Conn, sleeper any) bool {
 
 // unlock releases the gates first, the keeper's locks after: whoever becomes keeper then finds the gates free.
 func (g *Gate) unlock(ctx context.Context, gates, keepers []int32) error {
-	keys := gates
-	for _, b := range keepers {
-		keys = append(keys, b+keeperRange)
+	return g.unlockKeys(ctx, append(gates, keepers...))
+}
+
+func shifted(list []int32, by int32) []int32 {
+	for i := range list {
+		list[i] += by
 	}
+	return list
+}
+
+func (g *Gate) unlockKeys(ctx context.Context, keys []int32) error {
 	if len(keys) == 0 {
 		return nil
 	}

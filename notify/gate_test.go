@@ -123,7 +123,7 @@ func TestGateRingsOnlyWhileArmed(t *testing.T) {
 		t.Errorf("disarmed, and %v rang", got)
 	}
 	other := newGated(t, pool)
-	other.arm(notify.Outside, "a") // disarmed, the first one is still responsible
+	other.arm(notify.Deputy, "a") // disarmed, the first one is still responsible
 	if err := g.gate.Release(t.Context(), g.conn, g); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestGateGoesWithItsSession(t *testing.T) {
 	pool := pgtest.New(t)
 	g, other := newGated(t, pool), newGated(t, pool)
 	g.arm(notify.Armed, "a")
-	other.arm(notify.Outside, "a")
+	other.arm(notify.Deputy, "a")
 	if _, err := pool.Exec(t.Context(), `select pg_terminate_backend($1)`, g.conn.PgConn().PID()); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,8 @@ func TestGateGoesWithItsSession(t *testing.T) {
 	if g.gate.Keeps(g.conn, g) {
 		t.Error("a new session keeps nothing")
 	}
-	g.arm(notify.Outside, "a")
+	g.arm(notify.Deputy, "a")
+	newGated(t, pool).arm(notify.Outside, "a")
 }
 
 // Sleepers that follow the rule, arm, look, sleep, miss no row, whatever inserters do meanwhile and whoever is keeper.
@@ -221,7 +222,7 @@ func TestGateLosesNoWakeUp(t *testing.T) {
 					case <-g.rings:
 					case <-ctx.Done():
 					}
-				case tag.RowsAffected() == 0 && standing == notify.Outside:
+				case tag.RowsAffected() == 0 && standing != notify.Blocked:
 					select { // somebody else is responsible; in place of the word that nobody is
 					case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
 					case <-ctx.Done():

@@ -45,13 +45,15 @@ type dispatcher struct {
 	slots    int
 	group    errgroup.Group // runs the handlers, bounded by slots
 
-	wake     *notify.Subscription
-	freed    chan struct{} // cap 1: a slot was set free while more was waiting
-	suspects chan struct{} // cap 1: the next suspect may run
-	busy     atomic.Int64  // slots taken
-	more     atomic.Bool   // the last claim filled the slots: there may be more
+	wake     *notify.Subscription // a row has become runnable
+	call     *notify.Subscription // nobody is responsible
+	freed    chan struct{}        // cap 1: a slot was set free while more was waiting
+	suspects chan struct{}        // cap 1: the next suspect may run
+	busy     atomic.Int64         // slots taken
+	more     atomic.Bool          // the last claim filled the slots: there may be more
 
 	// Only the dispatcher's own goroutine uses these.
+	claimed     int
 	dueAt       time.Time // next look for due rows; zero: none known
 	leaseAt     time.Time // next end of a lease; zero: none known
 	leaseLooked time.Time // last look at leases
@@ -59,6 +61,7 @@ type dispatcher struct {
 	blocked     time.Duration // last wait for rows locked by somebody
 	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
+	watch       watch
 	state       stateLog
 }
 
@@ -86,13 +89,15 @@ func (d *dispatcher) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-d.wake.C():
+			look = d.heard(time.Now())
+		case <-d.call.C():
 			look = true
 		case <-d.freed:
 			look = true
 		case <-d.suspects:
 			look, d.leaseAt = false, time.Now()
 		case <-timer.C:
-			look = err != nil
+			look = err != nil || reached(time.Now(), d.watch.second)
 		}
 	}
 }
@@ -111,8 +116,25 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 			return err
 		}
 	}
+	found := 0
 	if look || reached(now, d.dueAt) {
+		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
+			return err
+		}
+		found = d.claimed - before
+		if reached(now, d.watch.second) {
+			d.watch.second = time.Time{}
+			if found > 0 && d.watch.standing != notify.Armed {
+				d.watch.alone = now.Add(actAlone) // the keeper is dead or slow
+			}
+		}
+	}
+	if err := d.moderate(ctx); err != nil {
+		return err
+	}
+	if d.free() == 0 && d.watch.standing != notify.Outside {
+		if err := d.letGo(ctx, true); err != nil {
 			return err
 		}
 	}
@@ -120,6 +142,11 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	busy := d.free() == 0 || len(d.wake.C()) > 0
 	if ctx.Err() != nil || busy && time.Since(d.leaseLooked) < leaseLook {
 		return nil
+	}
+	if !busy {
+		if ok, err := d.sleepable(ctx, found); !ok || err != nil {
+			return err
+		}
 	}
 	return d.look(ctx)
 }
@@ -143,6 +170,7 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 		}
 		if len(batch) > 0 {
 			d.blocked, d.blockedFor = 0, 0
+			d.claimed += len(batch)
 			d.dispatch(ctx, batch)
 		}
 		if len(batch) < free {
@@ -393,6 +421,19 @@ func (d *dispatcher) look(ctx context.Context) error {
 	if leases {
 		d.leaseAt = after(now, leaseEnd, wait)
 	}
+	if s := d.watch.standing; (s == notify.Outside || s == notify.Deputy) && d.w.listening.Load() {
+		// The keeper's timer is set to it.
+		if due > 0 && due != lease.Never {
+			d.watchKeeper(d.dueAt)
+			d.dueAt = time.Time{}
+		}
+		if leases && leaseEnd > 0 {
+			d.leaseAt = time.Time{}
+		}
+		if s == notify.Deputy {
+			d.sweepAt = now.Add(deputyLook)
+		}
+	}
 	return nil
 }
 
@@ -417,7 +458,7 @@ func (d *dispatcher) wait(err error) time.Duration {
 	now := time.Now()
 	// A lease taken right after a look ends no sooner than the lease's length from then.
 	next := now.Add(min(reread, d.w.config.Lease))
-	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt} {
+	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt, d.watch.second} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

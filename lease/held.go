@@ -36,19 +36,26 @@ func (e *LostError) Is(target error) bool { return target == ErrLeaseLost }
 
 // renewSQL moves the leases of held rows on. It locks them in key order and passes over those that others have locked,
 // so that one locked row delays no other lease and two batches never deadlock. The conditions on status and retry_at
-// keep it from undoing a pause. "key = any(…)", and the case that hides the status, keep the plan on the primary key:
-// without them it walks a whole index if the statistics are those of an empty table.
+// keep it from undoing a pause. The lateral join, one probe a key, and the case that hides the status, keep the plan on the
+// primary key: if the statistics are those of an empty table, a plain join compares every key with every other, and a bare
+// condition on status walks the whole index of leases.
 const renewSQL = `
 with held as (
-  select t.{{q .Key}} as key
-  from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
-  join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
-  where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
-    and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
-    {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
-    and t.{{q .RetryAt}} < 'infinity'
-  order by t.{{q .Key}}
-  for update of t skip locked
+  select t.key
+  from (
+    select i.key, i.fence
+    from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
+    order by i.key
+  ) as i
+  cross join lateral (
+    select t.{{q .Key}} as key
+    from {{.Name.Sanitize}} as t
+    where t.{{q .Key}} = i.key
+      and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
+      {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+      and t.{{q .RetryAt}} < 'infinity'
+    for update skip locked
+  ) as t
 )
 update {{.Name.Sanitize}} as t
 set {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
@@ -162,28 +169,36 @@ const settledErrors = `
   end`
 
 // settleSQL ends runs: final ones move to the archive, if there is one, all others are updated in place. It locks first,
-// in key order, passing over rows that others have locked, and returns the keys it settled. The locked rows are then
-// taken by their place, which no plan can turn into a join with the whole table.
+// in key order, passing over rows that others have locked, and returns the keys it settled. It probes key by key, as
+// renewSQL does, and "key = any (array (…))" keeps it on the primary key. The joins of the two updates are best done by
+// hash; a session in which enable_nestloop is off makes sure of it whatever the statistics say.
 const settleSQL = `
 with held as (
-  select t.{{q .Key}} as key, t.ctid as place, i.status, i.delay, i.unspent, i.started, i.error, i.entry
-  from unnest(
-    @keys::text[]::{{.KeyType}}[], @fences::bigint[], @statuses::text[], @delays::interval[],
-    @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
-  ) as i(key, fence, status, delay, unspent, started, error, entry)
-  join {{.Name.Sanitize}} as t on t.{{q .Key}} = i.key
-  where t.{{q .Key}} = any (@keys::text[]::{{.KeyType}}[])
-    and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
-    {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
-    and t.{{q .RetryAt}} < 'infinity'
-  order by t.{{q .Key}}
-  for update of t skip locked
+  select t.key, i.status, i.delay, i.unspent, i.started, i.error, i.entry
+  from (
+    select i.*
+    from unnest(
+      @keys::text[]::{{.KeyType}}[], @fences::bigint[], @statuses::text[], @delays::interval[],
+      @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
+    ) as i(key, fence, status, delay, unspent, started, error, entry)
+    order by i.key
+  ) as i
+  cross join lateral (
+    select t.{{q .Key}} as key
+    from {{.Name.Sanitize}} as t
+    where t.{{q .Key}} = i.key
+      and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
+      {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
+      and t.{{q .RetryAt}} < 'infinity'
+    for update skip locked
+  ) as t
 ),
 {{if .Archive}}
 moved as (
   delete from {{.Name.Sanitize}} as t
   using held as h
-  where t.ctid = h.place and t.{{q .Key}} = h.key and h.status in ({{lits .States.Final}})
+  where t.{{q .Key}} = any (array (select key from held where status in ({{lits .States.Final}})))
+    and t.{{q .Key}} = h.key
   returning
     t.*, h.status as settled_status, h.error as settled_error, h.unspent as settled_unspent
     {{if .Errors}}, ` + settledErrors + ` as settled_errors{{end}}
@@ -220,8 +235,8 @@ kept as (
     {{if .LastError}}, {{q .LastError}} = coalesce(h.error, t.{{q .LastError}}){{end}}
     {{if .Errors}}, {{q .Errors}} = ` + settledErrors + `{{end}}
   from held as h
-  where t.ctid = h.place and t.{{q .Key}} = h.key
-    {{if .Archive}}and h.status not in ({{lits .States.Final}}){{end}}
+  where t.{{q .Key}} = any (array (select key from held {{if .Archive}}where status not in ({{lits .States.Final}}){{end}}))
+    and t.{{q .Key}} = h.key
   returning t.{{q .Key}}::text
 )
 select * from kept

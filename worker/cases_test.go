@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,11 +129,14 @@ func TestCaseB05RequeueByUpdateWakes(t *testing.T) {
 	if err := queue.Pause(t.Context(), b.pool, paused.String()); err != nil {
 		t.Fatal(err)
 	}
+	shelved := b.enqueue("job", &pgwake.EnqueueOptions{Delay: 24 * time.Hour})
+	b.exec(`update pgwake.tasks set status = 'paused', retry_at = now() - interval '1 s' where id = $1`, shelved)
 	frozen := b.enqueue("job", &pgwake.EnqueueOptions{Delay: 24 * time.Hour})
 	b.exec(`update pgwake.tasks set status = 'frozen', retry_at = null where id = $1`, frozen)
 
 	wakes := func(what string, id uuid.UUID, act func()) {
 		t.Helper()
+		b.awaitAsleep()
 		start := time.Now()
 		act()
 		if got := recv(t, ran, what); got != id {
@@ -150,33 +154,92 @@ func TestCaseB05RequeueByUpdateWakes(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	wakes("a paused task put back by SQL, its instant untouched", shelved, func() {
+		b.exec(`update pgwake.tasks set status = 'queued' where id = $1`, shelved)
+	})
 	wakes("a frozen task requeued by SQL", frozen, func() {
 		b.exec(`update pgwake.tasks set status = 'queued', retry_at = now(), attempt = 0 where id = $1`, frozen)
 	})
 }
 
-// B05 (a): a task that fails while its worker stops wakes another worker.
+// awaitAsleep waits until the workers have asked the database for nothing for a while: what they do next, something has
+// woken them for.
+func (b *bench) awaitAsleep() {
+	b.Helper()
+	pgtest.WaitFor(b, 10*time.Second, "workers sleep", func() bool {
+		return b.count(`
+			select count(*) from pg_stat_activity
+			where datname = current_database() and application_name like 'pgwake %'
+			  and (state <> 'idle' or state_change > clock_timestamp() - interval '150 ms')`) == 0
+	})
+}
+
+// B05 (a): a task that comes back from a worker that stops wakes another worker.
 func TestCaseB05FailureWhileStopping(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	started, again := make(chan struct{}), make(chan string, 1)
-	b.handle("job", &registry.Options{Retry: atOnce}, func(ctx context.Context, run *pgwake.Run) error {
-		if run.Attempt == 1 {
-			close(started)
-			<-ctx.Done() // until the drain is over
-			return pgwake.RetryAfter(0, errBoom)
+	for name, c := range map[string]struct {
+		drain   time.Duration // 0: the default
+		attempt int           // of the second run
+	}{
+		"it fails during the drain":    {0, 2},
+		"the end of the drain ends it": {50 * time.Millisecond, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			var runs atomic.Int32
+			started, release := make(chan struct{}), make(chan struct{})
+			returned, again := make(chan time.Time, 1), make(chan int, 1)
+			b.handle("job", &registry.Options{Retry: atOnce}, func(ctx context.Context, run *pgwake.Run) error {
+				if runs.Add(1) > 1 {
+					again <- run.Attempt
+					return nil
+				}
+				close(started)
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				returned <- time.Now()
+				return errBoom
+			})
+			w1 := b.start(worker.Config{Name: "w1", DrainTimeout: c.drain, Slots: 1})
+			id := b.enqueue("job", nil)
+			recv(t, started, "first run")
+			b.start(worker.Config{Name: "w2"})
+			stopped := make(chan error, 1)
+			go func() { stopped <- w1.stop() }()
+			if c.drain == 0 {
+				b.awaitDraining("w1")
+				close(release)
+			}
+			failed := recv(t, returned, "failure")
+			if attempt := recv(t, again, "second run"); attempt != c.attempt {
+				t.Errorf("the second run is attempt %d, want %d", attempt, c.attempt)
+			}
+			if took := time.Since(failed); took > 2*time.Second {
+				t.Errorf("the second run started after %s", took)
+			}
+			if err := recv(t, stopped, "stop"); err != nil {
+				t.Error(err)
+			}
+			if task := b.await(id, pgwake.Succeeded); task.Worker == nil || *task.Worker != "w2" {
+				t.Errorf("the second run was on %v", task.Worker)
+			}
+		})
+	}
+}
+
+// awaitDraining waits until the worker says that it has stopped claiming.
+func (b *bench) awaitDraining(name string) {
+	b.Helper()
+	pgtest.WaitFor(b, 10*time.Second, name+" says that it drains", func() bool {
+		workers, err := b.client.Inspector().Workers(b.Context(), time.Minute)
+		if err != nil {
+			b.Fatal(err)
 		}
-		again <- run.Type
-		return nil
+		return slices.ContainsFunc(workers, func(w *pgwake.WorkerInfo) bool { return w.Name == name && w.Draining })
 	})
-	w1 := b.start(worker.Config{Name: "w1", DrainTimeout: 50 * time.Millisecond, Slots: 1})
-	b.enqueue("job", nil)
-	recv(t, started, "first run")
-	b.start(worker.Config{Name: "w2"})
-	stopped := make(chan error, 1)
-	go func() { stopped <- w1.stop() }()
-	recv(t, stopped, "stop")
-	_ = again // the interrupted run costs no attempt, so the second run is attempt 1 again: see TestStopHandsBack
 }
 
 // B05: heartbeats, claims and settlements notify nobody.
@@ -468,9 +531,9 @@ func TestCaseB17PoolExhausted(t *testing.T) {
 			var runs atomic.Int32
 			b.handle("greedy", nil, func(ctx context.Context, run *pgwake.Run) error {
 				runs.Add(1)
-				// A transaction of four leases that also enqueues.
+				// A transaction of two leases and a half that also enqueues.
 				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					if _, err := tx.Exec(ctx, `select pg_sleep(4)`); err != nil {
+					if _, err := tx.Exec(ctx, `select pg_sleep(5)`); err != nil {
 						return err
 					}
 					_, err := b.client.EnqueueTx(ctx, tx, pgwake.Raw{Type: "child"}, nil)
@@ -478,7 +541,7 @@ func TestCaseB17PoolExhausted(t *testing.T) {
 				})
 			})
 			b.handle("child", nil, func(context.Context, *pgwake.Run) error { return nil })
-			w := b.start(worker.Config{Lease: time.Second, Slots: 10})
+			w := b.start(worker.Config{Lease: 2 * time.Second, Slots: 10})
 			for range size {
 				b.enqueue("greedy", nil)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgwake/pgwake"
@@ -83,13 +84,93 @@ func TestCompleteTxOutlastsTheLease(t *testing.T) {
 	}
 }
 
+// Called twice in a transaction, the first call stands: the second one's ErrLeaseLost is no loss to the run, whose
+// transaction may go on past the lease.
+func TestCompleteTxTwice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	second := make(chan error, 10)
+	b.handle("job", nil, func(ctx context.Context, run *pgwake.Run) error {
+		return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
+			if err := run.CompleteTx(ctx, tx); err != nil {
+				return err
+			}
+			second <- run.CompleteTx(ctx, tx)
+			_, err := tx.Exec(ctx, `select pg_sleep(1.5)`)
+			return err
+		})
+	})
+	w := b.start(worker.Config{Lease: time.Second, Sweep: 100 * time.Millisecond})
+	id := b.enqueue("job", nil)
+	if err := recv(t, second, "second call"); !errors.Is(err, lease.ErrLeaseLost) {
+		t.Errorf("the second call returns %v", err)
+	}
+	if task := b.await(id, pgwake.Succeeded); task.Attempt != 1 || task.LastError != nil {
+		t.Errorf("attempt %d, error %v", task.Attempt, task.LastError)
+	}
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A CompleteTx whose transaction was rolled back protects the run no longer: what happens to its row ends its context.
+func TestCompleteTxRolledBack(t *testing.T) {
+	t.Parallel()
+	for name, act := range map[string]func(b *bench, id uuid.UUID){
+		"paused at once": func(b *bench, id uuid.UUID) { b.pause(id) },
+		"paused after a heartbeat": func(b *bench, id uuid.UUID) {
+			b.awaitRenewal(id)
+			b.pause(id)
+		},
+		"deleted after a heartbeat": func(b *bench, id uuid.UUID) {
+			b.awaitRenewal(id)
+			b.awaitRenewal(id) // the first may have been sent before the rollback
+			b.exec(`delete from pgwake.tasks`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			rolledBack, cause, stop := make(chan struct{}), make(chan error, 1), make(chan struct{})
+			b.handle("job", nil, func(ctx context.Context, run *pgwake.Run) error {
+				tx, err := b.pool.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(run.CompleteTx(ctx, tx), tx.Rollback(ctx)); err != nil {
+					return err
+				}
+				close(rolledBack)
+				select {
+				case <-ctx.Done():
+					cause <- context.Cause(ctx)
+				case <-stop:
+				}
+				return errBoom
+			})
+			b.start(worker.Config{Lease: time.Second})
+			t.Cleanup(func() { close(stop) })
+			id := b.enqueue("job", nil)
+			recv(t, rolledBack, "rollback")
+			act(b, id)
+			at := time.Now()
+			if err := recv(t, cause, "end of context"); !errors.Is(err, lease.ErrLeaseLost) {
+				t.Errorf("the context ended with %v", err)
+			}
+			if took := time.Since(at); took > 2*time.Second {
+				t.Errorf("the context ended after %s", took)
+			}
+		})
+	}
+}
+
 // Under the stricter isolation levels a completion that comes after a heartbeat fails as serialization
 // failure, not as a lost lease; coming first it succeeds.
 func TestCompleteTxUnderRepeatableRead(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	results := make(chan error, 2)
-	b.handle("job", &registry.Options{Retry: atOnce}, func(ctx context.Context, run *pgwake.Run) error {
+	results := make(chan error, 10)
+	b.handle("job", &registry.Options{Retry: atOnce, MaxAttempts: 10}, func(ctx context.Context, run *pgwake.Run) error {
 		first := run.Attempt > 1
 		err := pgx.BeginTxFunc(ctx, b.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `select 1 from pgwake.tasks limit 1`); err != nil { // takes the snapshot
@@ -109,8 +190,10 @@ func TestCompleteTxUnderRepeatableRead(t *testing.T) {
 	if err := recv(t, results, "late completion"); !sqlstate.Retryable(err) || errors.Is(err, lease.ErrLeaseLost) {
 		t.Errorf("a completion after a heartbeat: %v", err)
 	}
-	if err := recv(t, results, "early completion"); err != nil {
-		t.Errorf("a completion that comes first: %v", err)
+	for err := recv(t, results, "early completion"); err != nil; err = recv(t, results, "early completion") {
+		if !sqlstate.Retryable(err) { // a heartbeat may still come in between, which is then tried again
+			t.Fatalf("a completion that comes first: %v", err)
+		}
 	}
 	b.await(id, pgwake.Succeeded)
 }

@@ -76,6 +76,10 @@ var claimParams = map[string]string{
 	"enable_mergejoin":   "off",
 }
 
+// settleParams are the settings of the settler's connection. With the statistics of an empty table every join looks like
+// one of single rows, and a batch would be compared with itself row by row.
+var settleParams = map[string]string{"enable_nestloop": "off"}
+
 // connection is one session of the worker's own, opened by its first use and again after it broke. One caller at a time
 // has it.
 type connection struct {

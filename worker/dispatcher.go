@@ -3,19 +3,14 @@ package worker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/lease"
 	"github.com/pgwake/pgwake/notify"
 )
@@ -244,36 +239,6 @@ func (d *dispatcher) rotate() {
 	d.attempts = append(d.attempts[1:], d.attempts[0])
 }
 
-// row is what a claim returns of a task beside its lease.
-type row struct {
-	maxAttempts *int
-	uniqueKey   *string
-	payload     json.RawMessage
-	metadata    json.RawMessage
-	createdAt   time.Time
-}
-
-func (d *dispatcher) execution(l *lease.Lease, r *row) (*execution, error) {
-	typ, ok := d.w.types[l.Type]
-	if !ok {
-		return nil, fmt.Errorf("claimed a task of type %q, which is not registered", l.Type)
-	}
-	id, err := uuid.Parse(l.Key)
-	if err != nil {
-		return nil, fmt.Errorf("claimed a task with key %q: %w", l.Key, err)
-	}
-	run := pgwake.NewRun(l, d.w.config.Schema)
-	run.ID, run.RawPayload, run.Metadata, run.CreatedAt = id, r.payload, r.metadata, r.createdAt
-	run.MaxAttempts = typ.MaxAttempts
-	if r.maxAttempts != nil {
-		run.MaxAttempts = *r.maxAttempts
-	}
-	if r.uniqueKey != nil {
-		run.UniqueKey = *r.uniqueKey
-	}
-	return &execution{lease: l, run: run, typ: typ, expires: l.Expires}, nil
-}
-
 // lasting returns a context that outlasts ctx by the grace that a stop allows to what is under way.
 func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -285,109 +250,6 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 		cancel()
 	}
 }
-
-// dispatch starts the handlers of claimed rows. Rows that are not to run now go back, before any handler starts: one of
-// them may be about to kill this process.
-func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
-	start := batch[:0:0]
-	var back []settling
-	for _, e := range batch {
-		v := d.verdict(e)
-		if v == runNow && (ctx.Err() != nil || time.Until(e.expires) < d.w.config.Lease/2) {
-			v = notNow
-		}
-		if v != runNow {
-			d.w.noLongerAlone(e)
-		}
-		switch v {
-		case runNow:
-			start = append(start, e)
-		case notNow: // claimed while the worker was told to stop, or after so long a wait that the lease is half over
-			back = append(back, settling{execution: e, end: lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
-		case runLater:
-			back = append(back, settling{execution: e, end: lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Delay: suspectRetry, Unspent: true}})
-		case neverAgain:
-			err := fmt.Errorf("%w: %d runs in a row ended with their worker gone", ErrWorkerLost, e.lease.Lost)
-			end := d.w.settlement(e, err, false)
-			d.w.logEnd(e, end)
-			back = append(back, settling{execution: e, end: end})
-		}
-	}
-	if len(back) > 0 {
-		ctx, cancel := lasting(ctx)
-		defer cancel()
-		left, err := d.w.settler.flush(ctx, back)
-		if err != nil {
-			d.w.log.Warn("tasks not given back yet", "tasks", len(left), "error", err)
-		}
-		for _, b := range left {
-			d.w.settler.add(b.execution, b.end)
-		}
-	}
-	for _, e := range start {
-		d.busy.Add(1)
-		d.group.Go(func() error {
-			defer d.release()
-			d.w.execute(e)
-			return nil
-		})
-	}
-	runtime.Gosched() // the handlers first; what the dispatcher does next can wait
-}
-
-// release frees a slot, and tells the dispatcher if more was waiting for one.
-func (d *dispatcher) release() {
-	d.busy.Add(-1)
-	if d.more.Load() {
-		select {
-		case d.freed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-type verdict int
-
-const (
-	runNow verdict = iota
-	runLater
-	notNow
-	neverAgain
-)
-
-// verdict judges a row whose worker was lost, which this task may have caused or not. After a first loss it runs like
-// any other. From the second loss on, and for the last attempt, it runs with no other suspect beside it in the process,
-// so that a task that kills its worker is lost alone. Out of attempts, it gets one more such run if it has not had one;
-// then it is frozen. With a single attempt allowed there is no other run.
-func (d *dispatcher) verdict(e *execution) verdict {
-	lost, attempt, limit := e.lease.Lost, e.run.Attempt, e.run.MaxAttempts
-	switch {
-	case lost == 0:
-		return runNow
-	case attempt > limit && (lost > 1 || limit == 1):
-		return neverAgain
-	case e.alone, lost == 1 && attempt < limit:
-		return runNow
-	case d.w.suspects.tryTake(): // given back by a worker that stopped before it ran
-		e.alone = true
-		return runNow
-	}
-	return runLater
-}
-
-// token is held by at most one at a time; it guards the one run of a suspect in a process.
-type token chan struct{}
-
-func (t token) tryTake() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t token) giveBack() { <-t }
 
 // look learns when the next row falls due and the next lease ends.
 func (d *dispatcher) look(ctx context.Context) error {

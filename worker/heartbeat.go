@@ -31,12 +31,12 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		case <-tick.C:
 		}
 		if now := time.Now(); !now.Before(next) {
-			err := w.beat(ctx)
+			complete, err := w.beat(ctx)
 			if ctx.Err() != nil {
 				return
 			}
 			state.note(err)
-			if err == nil {
+			if complete { // else what was locked, or not reached, is tried again at the next tick
 				next = now.Add(period)
 			}
 		}
@@ -46,11 +46,11 @@ func (w *Worker) heartbeat(ctx context.Context) {
 }
 
 // beat renews the leases of all runs. One that the statement passed over is lost only if a look at its row says so: it
-// may be locked by somebody.
-func (w *Worker) beat(ctx context.Context) error {
+// may be locked by somebody. It reports whether it reached all of them.
+func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
 	executions := w.held.leases()
 	if len(executions) == 0 {
-		return nil
+		return true, nil
 	}
 	byLease := make(map[leaseID]*execution, len(executions))
 	leases := make([]*lease.Lease, 0, len(executions))
@@ -62,7 +62,7 @@ func (w *Worker) beat(ctx context.Context) error {
 			completed = append(completed, e)
 		}
 	}
-	return w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) error {
 		until := time.Now().Add(w.config.Lease)
 		renewed, err := w.queue.Renew(ctx, conn, w.id, leases, w.config.Lease)
 		if err != nil {
@@ -84,6 +84,7 @@ func (w *Worker) beat(ctx context.Context) error {
 			missed = append(missed, e.lease)
 		}
 		if len(missed) == 0 {
+			complete = true
 			return nil
 		}
 		lost, err := w.queue.Lost(ctx, conn, missed)
@@ -96,8 +97,10 @@ func (w *Worker) beat(ctx context.Context) error {
 				w.lose(e, l)
 			}
 		}
+		complete = len(lost) == len(missed)
 		return nil
 	})
+	return complete, err
 }
 
 // completing reports whether the run's row is, or may be, settled or locked by its handler's own transaction.

@@ -17,6 +17,8 @@ const (
 	maxBatchBytes = 1 << 20
 	// settleRetry is the first wait before a settlement is repeated whose row was locked.
 	settleRetry = 50 * time.Millisecond
+	// settleRetryMax is the longest; when the worker stops, a row that is refused or locked for so long is given up.
+	settleRetryMax = 2 * time.Second
 )
 
 // settler writes the ends of runs, one statement at a time: the first result goes out at once, and those that come in
@@ -80,10 +82,13 @@ func (s *settler) run(ctx context.Context) {
 			wait = 0
 			continue
 		}
-		wait = min(max(2*wait, settleRetry), 2*time.Second)
+		wait = min(max(2*wait, settleRetry), settleRetryMax)
 		arrivals := s.in
-		if err != nil {
+		if err != nil && !sqlstate.Row(err) {
 			arrivals = nil // the database is in trouble, for all results alike
+		} else if wait == settleRetryMax && s.isDrained() {
+			s.w.log.Error("settlements given up: their tasks run again when their leases end", "tasks", len(pending), "error", err)
+			return
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -96,6 +101,15 @@ func (s *settler) run(ctx context.Context) {
 			s.w.log.Error("settlements given up: their tasks run again when their leases end", "tasks", len(pending))
 			return
 		}
+	}
+}
+
+func (s *settler) isDrained() bool {
+	select {
+	case <-s.drained:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -83,7 +83,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 	}
 	w.claims = newConnection(connector(pool, config.Name, claimParams))
 	w.beats = newConnection(connector(pool, config.Name, nil))
-	w.settles = newConnection(connector(pool, config.Name, nil))
+	w.settles = newConnection(connector(pool, config.Name, settleParams))
 	w.settler = newSettler(w)
 
 	var shared []string
@@ -170,6 +170,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-ctx.Done()
 	drained := time.Now().Add(max(w.config.DrainTimeout, 0))
 	deadline := drained.Add(stopGrace)
+	ending := time.AfterFunc(time.Until(drained), func() { w.endHandlers(ErrStopping) })
+	defer ending.Stop()
 
 	// The stop order.
 	// 1. Stop claiming. A claim under way ends, and its rows go back.
@@ -179,7 +181,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	stopListening()
 	listeners.Wait()
 	// 3. Let handlers finish, then end their contexts.
-	stuck := w.drain(drained)
+	stuck := w.drain(drained, deadline)
 	// 4. Write the last results.
 	close(w.settler.drained)
 	giveUp := time.AfterFunc(max(time.Until(deadline), lastChance), stopSettling)
@@ -202,8 +204,8 @@ const stopGrace = 2 * time.Second
 // lastChance is how long a last statement may take when the time for stopping is over.
 const lastChance = 200 * time.Millisecond
 
-// drain waits for the handlers, until the instant given with their contexts left alone. It returns an error that names those that ignore the end of their context.
-func (w *Worker) drain(until time.Time) error {
+// drain waits for the handlers: until the first instant with their contexts left alone, until the second one in all. It returns an error that names those that ignore the end of their context.
+func (w *Worker) drain(until, deadline time.Time) error {
 	var handlers sync.WaitGroup
 	for _, d := range w.dispatchers {
 		handlers.Go(func() { _ = d.group.Wait() })
@@ -214,13 +216,11 @@ func (w *Worker) drain(until time.Time) error {
 		handlers.Wait()
 		close(done)
 	}()
-	if await(done, max(time.Until(until), 0)) {
-		w.endHandlers(ErrStopping)
-		return nil
+	if !await(done, time.Until(until)) {
+		w.log.Info("ending handlers that have not finished", "handlers", w.running())
 	}
-	w.log.Info("ending handlers that have not finished", "handlers", w.running())
 	w.endHandlers(ErrStopping)
-	if await(done, stopGrace) {
+	if await(done, max(time.Until(deadline), lastChance)) {
 		return nil
 	}
 	var names []string

@@ -53,6 +53,7 @@ type dispatcher struct {
 	leaseAt     time.Time // next end of a lease; zero: none known
 	leaseLooked time.Time // last look at leases
 	sweepAt     time.Time
+	lookAt      time.Time     // next look without a cause
 	blocked     time.Duration // last wait for rows locked by somebody
 	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
@@ -142,6 +143,11 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 		if ok, err := d.sleepable(ctx, found); !ok || err != nil {
 			return err
 		}
+	}
+	// A deputy that only saw whether there is a keeper need not look between two sweeps.
+	if now := time.Now(); d.watch.standing == notify.Deputy && !look && found == 0 && now.Before(d.lookAt) {
+		d.sweepAt = now.Add(deputyLook)
+		return nil
 	}
 	return d.look(ctx)
 }
@@ -264,7 +270,8 @@ func (d *dispatcher) look(ctx context.Context) error {
 		return err
 	}
 	now = time.Now()
-	d.sweepAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
+	d.lookAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
+	d.sweepAt = d.lookAt
 	if leases {
 		d.leaseLooked = now
 	}

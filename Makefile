@@ -46,7 +46,7 @@ prove-1-2: ## the tests on a fresh clone, five times, as root and not, and on ot
 	internal/proof/fresh-clone tests
 
 prove-1-9: ## the field cases
-	$(GO) test -count=1 -run 'Case|Poison' ./...
+	internal/proof/cases
 
 prove-1-10: ## import rules, leak checks and fuzz targets
 	internal/proof/hygiene

@@ -27,7 +27,7 @@ import (
 func (b *bundle) rows(t *testing.T, name string) map[string]string {
 	t.Helper()
 	rows, err := b.pool.Query(t.Context(), `select payload ->> 'n', (to_jsonb(x) - 'id' - 'type' - 'created_at' - 'due_at' - 'retry_at')::text
-		  || (retry_at = due_at) || case when retry_at = created_at then ' now' when retry_at > created_at + interval '1 year' then ' ' || retry_at
+		  || (retry_at = due_at) || case when retry_at = created_at then ' now' when abs(extract(epoch from retry_at - created_at)) > 1e7 then ' ' || retry_at
 		     else ' in ' || round(extract(epoch from retry_at - created_at) / 60) end
 		from pgwake.tasks as x where type = $1`, name)
 	if err != nil {

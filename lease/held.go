@@ -34,19 +34,12 @@ func (e *LostError) Error() string {
 // Is makes errors.Is(err, ErrLeaseLost) hold.
 func (e *LostError) Is(target error) bool { return target == ErrLeaseLost }
 
-// renewSQL moves the leases of held rows on. It locks them in key order and passes over those that others have locked,
-// so that one locked row delays no other lease and two batches never deadlock. The conditions on status and retry_at
-// keep it from undoing a pause. The lateral join, one probe a key, and the case that hides the status, keep the plan on the
-// primary key: if the statistics are those of an empty table, a plain join compares every key with every other, and a bare
-// condition on status walks the whole index of leases.
-const renewSQL = `
-with held as (
-  select t.key
-  from (
-    select i.key, i.fence
-    from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
-    order by i.key
-  ) as i
+// lockHeld locks the rows that are held under the leases of i, which come in key order, and passes over those that others
+// have locked: so one locked row delays no other, and two batches never deadlock. The conditions on status and retry_at
+// keep it from undoing a pause. One probe a key, and the case that hides the status, keep the plan on the primary key: if
+// the statistics are those of an empty table, a plain join compares every key with every other, and a bare condition on
+// status walks the whole index of leases.
+const lockHeld = `
   cross join lateral (
     select t.{{q .Key}} as key
     from {{.Name.Sanitize}} as t
@@ -55,7 +48,17 @@ with held as (
       {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
       and t.{{q .RetryAt}} < 'infinity'
     for update skip locked
-  ) as t
+  ) as t`
+
+// renewSQL moves the leases of held rows on. See lockHeld for what it locks and the index that serves it.
+const renewSQL = `
+with held as (
+  select t.key
+  from (
+    select i.key, i.fence
+    from unnest(@keys::text[]::{{.KeyType}}[], @fences::bigint[]) as i(key, fence)
+    order by i.key
+  ) as i` + lockHeld + `
 )
 update {{.Name.Sanitize}} as t
 set {{q .RetryAt}} = greatest(t.{{q .RetryAt}} + interval '1 microsecond', clock_timestamp() + @lease::interval)
@@ -169,9 +172,8 @@ const settledErrors = `
   end`
 
 // settleSQL ends runs: final ones move to the archive, if there is one, all others are updated in place. It locks first,
-// in key order, passing over rows that others have locked, and returns the keys it settled. It probes key by key, as
-// renewSQL does, and "key = any (array (…))" keeps it on the primary key. The joins of the two updates are best done by
-// hash; a session in which enable_nestloop is off makes sure of it whatever the statistics say.
+// as lockHeld says, and returns the keys it settled. "key = any (array (…))" keeps the two updates on the primary key. The
+// joins are best done by hash; a session in which enable_nestloop is off makes sure of it whatever the statistics say.
 const settleSQL = `
 with held as (
   select t.key, i.status, i.delay, i.unspent, i.started, i.error, i.entry
@@ -182,16 +184,7 @@ with held as (
       @unspent::integer[], @started::boolean[], @errors::text[], @entries::text[]::jsonb[]
     ) as i(key, fence, status, delay, unspent, started, error, entry)
     order by i.key
-  ) as i
-  cross join lateral (
-    select t.{{q .Key}} as key
-    from {{.Name.Sanitize}} as t
-    where t.{{q .Key}} = i.key
-      and case when t.{{q .Status}} = {{lit .States.Running}} then {{token "t"}} = i.fence end
-      {{if .Holder}}and t.{{q .Holder}} = @holder::uuid{{end}}
-      and t.{{q .RetryAt}} < 'infinity'
-    for update skip locked
-  ) as t
+  ) as i` + lockHeld + `
 ),
 {{if .Archive}}
 moved as (

@@ -107,7 +107,6 @@ func (w *Worker) finish(e *execution, err, cause error) {
 	e.mu.Lock()
 	e.returned = true
 	e.mu.Unlock()
-	w.noLongerAlone(e)
 	if !e.decide() {
 		w.held.returned(e)
 		w.log.Warn("handler returned after its run was over; its result is dropped", "task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt)
@@ -140,13 +139,19 @@ func (w *Worker) abandon(e *execution, cause error) {
 		return
 	}
 	w.held.stuck(e)
-	w.noLongerAlone(e)
 	w.log.Error("handler ignores the end of its context: the run is settled as failed, its slot stays taken",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "timeout", e.typ.Timeout)
 	w.settler.add(e, w.settlement(e, cause, false))
 }
 
-// noLongerAlone lets the next suspect run, once the run is over or its outcome is decided without it.
+// over lets go of a run whose outcome is written, or cannot be.
+func (w *Worker) over(e *execution) {
+	w.held.settled(e)
+	w.noLongerAlone(e)
+}
+
+// noLongerAlone lets the next suspect run. Not before this one's outcome is written: the next may be what kills the
+// process, and this one would be charged with it.
 func (w *Worker) noLongerAlone(e *execution) {
 	e.mu.Lock()
 	alone := e.alone
@@ -170,8 +175,7 @@ func (w *Worker) lose(e *execution, err error) {
 		return
 	}
 	w.held.stuck(e)
-	w.held.settled(e)
-	w.noLongerAlone(e)
+	w.over(e)
 	w.log.Warn("lease lost: the handler's context ends and its result will be refused",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "error", err)
 	e.cancel(err)

@@ -156,6 +156,13 @@ func TestCaseB21Poison(t *testing.T) {
 				t.Errorf("%d crashes", crashes.Load())
 			}
 			// Those that were lost twice with the poison run one at a time.
+			defer func() {
+				for _, id := range good {
+					if task := b.task(id); t.Failed() && task.Status != pgwake.Succeeded {
+						t.Logf("%s is %s, attempt %d of %d, retry at %v, errors %+v", task.Type, task.Status, task.Attempt, task.MaxAttempts, task.RetryAt, task.Errors)
+					}
+				}
+			}()
 			pgtest.WaitFor(t, 60*time.Second, "the others have succeeded", func() bool {
 				return !slices.ContainsFunc(good, func(id uuid.UUID) bool { return b.task(id).Status != pgwake.Succeeded })
 			})

@@ -198,7 +198,7 @@ func (s *settler) refused(b settling, err error) []settling {
 	task := b.execution.run
 	if b.end.Error == "" && b.end.Entry == nil {
 		s.w.log.Error("settlement refused by the database", "task", task.ID, "type", task.Type, "error", err)
-		s.w.held.settled(b.execution)
+		s.w.over(b.execution)
 		return nil
 	}
 	s.w.log.Error("error of a run refused by the database; settling without it", "task", task.ID, "type", task.Type, "error", err)
@@ -218,7 +218,7 @@ func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, do
 			missed = append(missed, b.end.Lease)
 			continue
 		}
-		s.w.held.settled(b.execution)
+		s.w.over(b.execution)
 	}
 	if len(missed) == 0 {
 		return nil, nil
@@ -240,7 +240,7 @@ func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, do
 		case l == nil:
 			rest = append(rest, b)
 		default:
-			s.w.held.settled(b.execution)
+			s.w.over(b.execution)
 			if b.execution.run.Completion() == pgwake.NotCompleted && !(b.unsure && l.Found == nil) {
 				s.w.log.Warn("settlement refused: the lease is lost", "task", key, "type", b.execution.run.Type,
 					"attempt", b.execution.run.Attempt, "outcome", b.end.Status, "error", error(l))

@@ -33,6 +33,10 @@ test-pg-%: ## run the tests on one PostgreSQL major, as in test-pg-17
 fuzz: ## fuzz every parser for 20 s
 	internal/pgtest/fuzz 20s
 
+.PHONY: model
+model: ## check the model of the wake gate with spin, and that its broken variants are refuted
+	docs/model/check
+
 # A proof prints its figures, the goal, and ok or short.
 
 prove-1-1: ## the demo on a fresh clone

@@ -22,9 +22,9 @@ var files embed.FS
 
 const (
 	// Latest is the schema version that this version of pgwake brings.
-	Latest = 3
+	Latest = 4
 	// Required is the oldest schema version that this version of pgwake works on.
-	Required = 3
+	Required = 4
 
 	versionTable = "schema_migrations"
 )

@@ -68,6 +68,37 @@
 //	Connect ignores its ctx       Run cannot end before it returns; do not do that
 //	server turns read-only later  not noticed until the session ends: NOTIFY works regardless
 //
+// # The gate
+//
+// A transaction that notifies takes a lock of the whole cluster at commit and holds it until it is on disk, so such
+// transactions commit one at a time. A notification is only useful while somebody sleeps, and [Gate] makes it sent only
+// then. Topics fall into 1,024 buckets, and each has three advisory locks on a table:
+//
+//   - The gate's own. Whoever wants to be rung holds it exclusively: armed. The table's trigger runs inside the commit and
+//     tries it shared: got it, nobody sleeps, no notification; refused, it rings. The shared lock goes only after the row is
+//     visible.
+//
+//   - The keeper's. Whoever holds it is responsible for the topic, armed or not: it will look before it sleeps, and will be
+//     armed before that look. All others may sleep at once. At a rate at which ringing costs more than looking the keeper
+//     disarms and looks by itself, and nobody else is woken by that.
+//
+//   - The deputy's. Its holder sees now and then whether there is a keeper, and looks behind the keeper's back after a ring.
+//
+//     Arm: keeper's lock got       commits in flight are through
+//     ┌─► outside ────────────────────► keeper ─────────────────────────────► armed ◄─┐
+//     │   or deputy ◄──────────────────── │ ▲        (else blocked: look, try again)  │ ring:
+//     │       ▲       Release             │ └────────────── Disarm ───────────┘ │ │   │ look,
+//     │       └───────────────────────────┼─────────────── Release ─────────────┘ └───┘ nothing due
+//     └── session lost: its locks are gone┘                                  then sleep
+//
+// Why no wake-up is lost. A row becomes visible before its inserter's shared lock goes, or its inserter was refused. Arming
+// waits for all shared locks. So the look that follows arming sees every row whose inserter was not refused, and every
+// inserter that is refused rings after its row is visible, while the keeper is armed or, if it has let go by then, after
+// the next keeper's lock was free, whose look after arming sees the row. The order is arm, look, sleep; looking before
+// arming loses rows, and so does a flag that inserters read without holding a lock up to visibility, and sleeping because
+// arming failed while commits were in flight. docs/model/gate.pml says all that to the model checker spin, which finds no
+// fault in it and refutes each of these variants.
+//
 // A pooler in transaction mode (PgBouncer) cannot carry a LISTEN: a client hears
 // its own notifications through it and nobody else's, so the probe, which comes
 // from another connection, has no echo and the listener never stays connected.

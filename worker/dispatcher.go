@@ -40,20 +40,24 @@ type dispatcher struct {
 	slots    int
 	group    errgroup.Group // runs the handlers, bounded by slots
 
-	wake     *notify.Subscription
-	freed    chan struct{} // cap 1: a slot was set free while more was waiting
-	suspects chan struct{} // cap 1: the next suspect may run
-	busy     atomic.Int64  // slots taken
-	more     atomic.Bool   // the last claim filled the slots: there may be more
+	wake     *notify.Subscription // a row has become runnable
+	call     *notify.Subscription // nobody is responsible
+	freed    chan struct{}        // cap 1: a slot was set free while more was waiting
+	suspects chan struct{}        // cap 1: the next suspect may run
+	busy     atomic.Int64         // slots taken
+	more     atomic.Bool          // the last claim filled the slots: there may be more
 
 	// Only the dispatcher's own goroutine uses these.
+	claimed     int
 	dueAt       time.Time // next look for due rows; zero: none known
 	leaseAt     time.Time // next end of a lease; zero: none known
 	leaseLooked time.Time // last look at leases
 	sweepAt     time.Time
+	lookAt      time.Time     // next look without a cause
 	blocked     time.Duration // last wait for rows locked by somebody
 	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
+	watch       watch
 	state       stateLog
 }
 
@@ -81,13 +85,15 @@ func (d *dispatcher) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-d.wake.C():
+			look = d.heard(time.Now())
+		case <-d.call.C():
 			look = true
 		case <-d.freed:
 			look = true
 		case <-d.suspects:
 			look, d.leaseAt = false, time.Now()
 		case <-timer.C:
-			look = err != nil
+			look = err != nil || reached(time.Now(), d.watch.second)
 		}
 	}
 }
@@ -106,14 +112,41 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 			return err
 		}
 	}
+	found := 0
 	if look || reached(now, d.dueAt) {
+		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
+			return err
+		}
+		found = d.claimed - before
+		if reached(now, d.watch.second) {
+			d.watch.second = time.Time{}
+			if found > 0 && d.watch.standing != notify.Armed {
+				d.watch.alone = now.Add(actAlone) // the keeper is dead or slow
+			}
+		}
+	}
+	if err := d.moderate(ctx); err != nil {
+		return err
+	}
+	if d.free() == 0 && d.watch.standing != notify.Outside {
+		if err := d.letGo(ctx, true); err != nil {
 			return err
 		}
 	}
 	// While it is busy, and when a ring has come in meanwhile, only the ends of leases are worth a look, now and then.
 	busy := d.free() == 0 || len(d.wake.C()) > 0
 	if ctx.Err() != nil || busy && time.Since(d.leaseLooked) < leaseLook {
+		return nil
+	}
+	if !busy {
+		if ok, err := d.sleepable(ctx, found); !ok || err != nil {
+			return err
+		}
+	}
+	// A deputy that only saw whether there is a keeper need not look between two sweeps.
+	if now := time.Now(); d.watch.standing == notify.Deputy && !look && found == 0 && now.Before(d.lookAt) {
+		d.sweepAt = now.Add(deputyLook)
 		return nil
 	}
 	return d.look(ctx)
@@ -138,6 +171,7 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 		}
 		if len(batch) > 0 {
 			d.blocked, d.blockedFor = 0, 0
+			d.claimed += len(batch)
 			d.dispatch(ctx, batch)
 		}
 		if len(batch) < free {
@@ -236,7 +270,8 @@ func (d *dispatcher) look(ctx context.Context) error {
 		return err
 	}
 	now = time.Now()
-	d.sweepAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
+	d.lookAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
+	d.sweepAt = d.lookAt
 	if leases {
 		d.leaseLooked = now
 	}
@@ -254,6 +289,19 @@ func (d *dispatcher) look(ctx context.Context) error {
 	d.dueAt = after(now, due, wait)
 	if leases {
 		d.leaseAt = after(now, leaseEnd, wait)
+	}
+	if s := d.watch.standing; (s == notify.Outside || s == notify.Deputy) && d.w.listening.Load() {
+		// The keeper's timer is set to it.
+		if due > 0 && due != lease.Never {
+			d.watchKeeper(d.dueAt)
+			d.dueAt = time.Time{}
+		}
+		if leases && leaseEnd > 0 {
+			d.leaseAt = time.Time{}
+		}
+		if s == notify.Deputy {
+			d.sweepAt = now.Add(deputyLook)
+		}
 	}
 	return nil
 }
@@ -279,7 +327,7 @@ func (d *dispatcher) wait(err error) time.Duration {
 	now := time.Now()
 	// A lease taken right after a look ends no sooner than the lease's length from then.
 	next := now.Add(min(reread, d.w.config.Lease))
-	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt} {
+	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt, d.watch.second} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

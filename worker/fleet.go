@@ -50,10 +50,14 @@ func (w *Worker) report(working context.Context) {
 	defer cancel()
 	update := func(draining bool) {
 		state.note(w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, `update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1`,
-				w.id, w.running(), draining)
+			var fleet int64
+			err := conn.QueryRow(ctx, `
+				with me as (update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1)
+				select count(*) from `+w.name("workers"),
+				w.id, w.running(), draining).Scan(&fleet)
 			if err == nil {
 				w.swept.Store(time.Now().UnixNano())
+				w.fleet.Store(fleet)
 			}
 			return err
 		}))

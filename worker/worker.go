@@ -38,7 +38,11 @@ type Worker struct {
 	settles *connection // settler, on demand
 
 	listener    *notify.Listener
-	fanout      notify.Fanout
+	fanout      notify.Fanout // rings
+	calls       notify.Fanout // words that nobody is responsible
+	gate        *notify.Gate  // of the claim connection; whoever has that has it
+	listening   atomic.Bool
+	fleet       atomic.Int64 // workers there are, as of the last report
 	dispatchers []*dispatcher
 	settler     *settler
 	held        *held
@@ -75,6 +79,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		held:     newHeld(),
 		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
+		gate:     notify.NewGate(config.Schema, "tasks"),
 	}
 	w.claims = newConnection(connector(pool, config.Name, claimParams))
 	w.beats = newConnection(connector(pool, config.Name, nil))
@@ -100,11 +105,15 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 	}
 
 	w.listener, err = notify.NewListener(notify.Config{
-		Connect:   connector(pool, config.Name+" listener", nil),
-		Ring:      w.ring,
-		Channels:  map[string]func(string){notify.Channel(config.Schema, "tasks"): w.fanout.Ring},
-		OnConnect: w.connected,
-		Logger:    w.log,
+		Connect: connector(pool, config.Name+" listener", nil),
+		Ring:    w.ring,
+		Channels: map[string]func(string){
+			notify.Channel(config.Schema, "tasks"): w.fanout.Ring,
+			w.callChannel():                        func(string) { w.calls.RingAll() },
+		},
+		OnConnect:    w.connected,
+		OnDisconnect: w.disconnected,
+		Logger:       w.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("new worker: %w", err)
@@ -144,8 +153,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
 	var listeners, claimers, beater, settlers sync.WaitGroup
 	for _, d := range w.dispatchers {
-		d.wake = w.fanout.Subscribe(d.types...)
+		d.wake, d.call = w.fanout.Subscribe(d.types...), w.calls.Subscribe()
 		defer d.wake.Close()
+		defer d.call.Close()
 	}
 	listeners.Go(func() { _ = w.listener.Run(listening) })
 	beater.Go(func() { w.heartbeat(beating) })
@@ -166,6 +176,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	// The stop order.
 	// 1. Stop claiming. A claim under way ends, and its rows go back.
 	claimers.Wait()
+	w.handOver(deadline)
 	// 2. Stop listening.
 	stopListening()
 	listeners.Wait()
@@ -235,6 +246,21 @@ func await(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// handOver lets another worker be rung from now on.
+func (w *Worker) handOver(deadline time.Time) {
+	if !w.claims.isOpen() {
+		return
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	for _, d := range w.dispatchers {
+		if err := d.letGo(ctx, true); err != nil {
+			w.log.Warn("wake-ups not handed over: they wait for the end of this session", "error", err)
+			return
+		}
+	}
+}
+
 func (w *Worker) name(object string) string {
 	return pgx.Identifier{w.config.Schema, object}.Sanitize()
 }
@@ -282,8 +308,18 @@ func (w *Worker) connected() {
 	case w.beatNow <- struct{}{}:
 	default:
 	}
-	w.fanout.RingAll()
+	w.listening.Store(true)
+	w.calls.RingAll()
 }
+
+// disconnected runs when the listener's connection is lost: nobody must think that this worker can be rung.
+func (w *Worker) disconnected() {
+	w.listening.Store(false)
+	w.calls.RingAll()
+}
+
+// callChannel is where workers say that nobody is responsible any more.
+func (w *Worker) callChannel() string { return notify.Channel(w.config.Schema, "tasks") + "_call" }
 
 func (w *Worker) slots() (n int) {
 	for _, d := range w.dispatchers {

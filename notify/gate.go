@@ -1,0 +1,282 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Standing is what a [Gate] is for one topic.
+type Standing int
+
+const (
+	// Outside: another session keeps the topics, and a third is its deputy. A sleeper need not do anything.
+	Outside Standing = iota
+	// Deputy: another session keeps the topics, and this one is to see that it does: arm again within a second or so, to
+	// take over from one that is gone.
+	Deputy
+	// Blocked: this session keeps the topic, but commits in flight still hold the gate open. Not a reason to sleep:
+	// look, wait a little, arm again.
+	Blocked
+	// Armed: this session keeps the topic and whatever becomes visible from now on rings. Look once, and sleep if that
+	// finds nothing.
+	Armed
+)
+
+// Advisory locks have two integers: the table's oid, and one of these ranges plus the bucket of the topic.
+const (
+	buckets = 1024
+	// gateRange: held exclusively by the session that is to be rung, tried shared by those that insert.
+	gateRange = 0 * buckets
+	// keeperRange: held by the session that is responsible for the topic, armed or looking.
+	keeperRange = 1 * buckets
+	// deputyRange: held by the session that waits to become keeper.
+	deputyRange = 2 * buckets
+)
+
+// armWait bounds the wait for commits in flight. It is below PostgreSQL's deadlock_timeout, so that no deadlock check
+// runs, and a waiting request already makes new inserters ring.
+const armWait = 20 * time.Millisecond
+
+// Gate keeps the wake-ups of a table on one session, for one or several sleepers of a process. The session must not
+// insert into the table: its own exclusive lock would not refuse its own shared try. A Gate is not safe for concurrent
+// use; whoever has the session has the Gate.
+type Gate struct {
+	table string // as regclass reads it
+
+	// What the session holds. Another session holds nothing.
+	conn   *pgx.Conn
+	oid    int32
+	bucket map[string]int32
+	kept   map[int32]sleepers // this session is keeper, on behalf of these
+	armed  map[int32]sleepers
+	deputy map[int32]sleepers
+}
+
+// sleepers are those of the process for whom a lock is held; it is released with the last.
+type sleepers map[any]struct{}
+
+// NewGate returns the gate of a table, which must have the ring trigger.
+func NewGate(schema, table string) *Gate {
+	return &Gate{table: pgx.Identifier{schema, table}.Sanitize()}
+}
+
+// on makes the Gate speak of the session conn. The locks of the one before are gone with it.
+func (g *Gate) on(ctx context.Context, conn *pgx.Conn, topics []string) ([]int32, error) {
+	if g.conn != conn {
+		*g = Gate{table: g.table, bucket: map[string]int32{}, kept: map[int32]sleepers{}, armed: map[int32]sleepers{}, deputy: map[int32]sleepers{}}
+		if err := conn.QueryRow(ctx, `select $1::text::regclass::oid::integer`, g.table).Scan(&g.oid); err != nil {
+			return nil, fmt.Errorf("find table %s: %w", g.table, err)
+		}
+		g.conn = conn
+	}
+	var unknown []string
+	for _, t := range topics {
+		if _, ok := g.bucket[t]; !ok {
+			unknown = append(unknown, t)
+		}
+	}
+	if len(unknown) > 0 {
+		rows, _ := conn.Query(ctx, `select t, hashtext(t) & 1023 from unnest($1::text[]) as t`, unknown)
+		var topic string
+		var bucket int32
+		if _, err := pgx.ForEachRow(rows, []any{&topic, &bucket}, func() error {
+			g.bucket[topic] = bucket
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("hash topics: %w", err)
+		}
+	}
+	list := make([]int32, 0, len(topics))
+	for _, t := range topics {
+		if b := g.bucket[t]; !slices.Contains(list, b) {
+			list = append(list, b)
+		}
+	}
+	return list, nil
+}
+
+// armSQL tries to become keeper of buckets, and to arm those that this session keeps, else to be deputy. Tries do not
+// wait, so no error can leave a lock behind that nobody knows of. A deputy that waited for the keeper's lock would have a
+// snapshot all that time, and keep vacuum from the table's dead rows; so it tries now and then.
+const armSQL = `
+select
+  u.b,
+  k.keeper,
+  case when k.keeper then pg_try_advisory_lock($1, u.b) else false end,
+  case when k.keeper then false when u.deputy then true else pg_try_advisory_lock($1, u.b + 2048) end
+from unnest($2::integer[], $3::boolean[], $4::boolean[]) as u(b, kept, deputy)
+cross join lateral (
+  select case when u.kept then true else pg_try_advisory_lock($1, u.b + 1024) end as keeper
+  offset 0
+) as k`
+
+// Arm makes this session the keeper of the sleeper's topics and arms their gates, as far as nobody else keeps them. After
+// Armed or Outside the sleeper looks once more, and may sleep if that finds nothing; after Blocked it must look again.
+// A topic that is armed already stays so and costs nothing.
+func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string) (Standing, error) {
+	list, err := g.on(ctx, conn, topics)
+	if err != nil {
+		return Blocked, err
+	}
+	var try []int32
+	var kept, deputy []bool
+	for _, b := range list {
+		if g.armed[b] == nil {
+			try, kept, deputy = append(try, b), append(kept, g.kept[b] != nil), append(deputy, g.deputy[b] != nil)
+		}
+	}
+	if len(try) > 0 {
+		rows, _ := conn.Query(ctx, armSQL, g.oid, try, kept, deputy)
+		var b int32
+		var isKeeper, isArmed, isDeputy bool
+		if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy}, func() error {
+			for _, got := range []struct {
+				is bool
+				m  map[int32]sleepers
+			}{{isKeeper, g.kept}, {isArmed, g.armed}, {isDeputy, g.deputy}} {
+				if got.is {
+					add(got.m, b, sleeper)
+				}
+			}
+			return nil
+		}); err != nil {
+			return Blocked, g.failed(fmt.Errorf("arm: %w", err))
+		}
+	}
+	standing := Outside
+	for _, b := range list {
+		if g.kept[b] == nil {
+			if g.deputy[b] != nil && standing == Outside {
+				standing = Deputy
+			}
+			continue
+		}
+		if g.deputy[b] != nil { // no longer: somebody else's turn to watch
+			delete(g.deputy, b)
+			if err := g.unlockKeys(ctx, []int32{b + deputyRange}); err != nil {
+				return Blocked, err
+			}
+		}
+		add(g.kept, b, sleeper)
+		if g.armed[b] == nil {
+			got, err := g.wait(ctx, b)
+			if err != nil {
+				return Blocked, err
+			}
+			if !got {
+				standing = Blocked
+				continue
+			}
+		}
+		add(g.armed, b, sleeper)
+		if standing != Blocked {
+			standing = Armed
+		}
+	}
+	return standing, nil
+}
+
+// wait arms a bucket that commits in flight hold open, in the time that armWait allows. The wait is for a lock of the
+// transaction, which an error releases; a wait for the session's lock could end in an error and hold the lock. While it
+// waits, inserters that come find their try refused, and ring.
+func (g *Gate) wait(ctx context.Context, b int32) (bool, error) {
+	// One string of statements is one transaction.
+	_, err := g.conn.PgConn().Exec(ctx, fmt.Sprintf(
+		"set local lock_timeout = %d; select pg_advisory_xact_lock(%d, %d), pg_try_advisory_lock(%d, %d)",
+		armWait.Milliseconds(), g.oid, b, g.oid, b)).ReadAll()
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.As(err, &pgErr) && pgErr.Code == "55P03":
+		return false, nil
+	}
+	return false, g.failed(fmt.Errorf("arm: %w", err))
+}
+
+// Disarm stops the ringing for the sleeper, who looks by itself from now on and stays responsible: it is still keeper.
+func (g *Gate) Disarm(ctx context.Context, conn *pgx.Conn, sleeper any) error {
+	if g.conn != conn {
+		return nil
+	}
+	return g.unlock(ctx, remove(g.armed, sleeper), nil)
+}
+
+// Release ends the sleeper's responsibility, armed or not: it is full, or stops. Somebody else should take over.
+func (g *Gate) Release(ctx context.Context, conn *pgx.Conn, sleeper any) error {
+	if g.conn != conn {
+		return nil
+	}
+	return g.unlock(ctx, remove(g.armed, sleeper), append(shifted(remove(g.kept, sleeper), keeperRange), shifted(remove(g.deputy, sleeper), deputyRange)...))
+}
+
+// Keeps reports whether the session is keeper of any topic for the sleeper.
+func (g *Gate) Keeps(conn *pgx.Conn, sleeper any) bool {
+	if g.conn != conn {
+		return false
+	}
+	for _, s := range g.kept {
+		if _, ok := s[sleeper]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// unlock releases the gates first, the keeper's locks after: whoever becomes keeper then finds the gates free.
+func (g *Gate) unlock(ctx context.Context, gates, keepers []int32) error {
+	return g.unlockKeys(ctx, append(gates, keepers...))
+}
+
+func shifted(list []int32, by int32) []int32 {
+	for i := range list {
+		list[i] += by
+	}
+	return list
+}
+
+func (g *Gate) unlockKeys(ctx context.Context, keys []int32) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if _, err := g.conn.Exec(ctx, `select pg_advisory_unlock($1, k) from unnest($2::integer[]) as k`, g.oid, keys); err != nil {
+		return g.failed(fmt.Errorf("unlock gate: %w", err))
+	}
+	return nil
+}
+
+// failed forgets what the session holds, which is no longer certain, and ends the session, which makes it nothing.
+func (g *Gate) failed(err error) error {
+	conn := g.conn
+	g.conn = nil
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+	return err
+}
+
+func add(m map[int32]sleepers, b int32, sleeper any) {
+	if m[b] == nil {
+		m[b] = sleepers{}
+	}
+	m[b][sleeper] = struct{}{}
+}
+
+// remove takes the sleeper out and returns the buckets that nobody is left for.
+func remove(m map[int32]sleepers, sleeper any) []int32 {
+	var empty []int32
+	for b, s := range m {
+		delete(s, sleeper)
+		if len(s) == 0 {
+			delete(m, b)
+			empty = append(empty, b)
+		}
+	}
+	return empty
+}

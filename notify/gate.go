@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Standing is what a [Gate] is for one topic.
+// Standing is what a [Gate] is for the topics of a sleeper: the best of what it is for each, but Blocked if one is.
 type Standing int
 
 const (
@@ -27,6 +27,15 @@ const (
 	// finds nothing.
 	Armed
 )
+
+// Arming is what came of [Gate.Arm].
+type Arming struct {
+	Standing
+	// Fresh: a gate was armed that was not before. Look before you sleep.
+	Fresh bool
+	// Partial: others keep some of the topics.
+	Partial bool
+}
 
 // Advisory locks have two integers: the table's oid, and one of these ranges plus the bucket of the topic.
 const (
@@ -116,16 +125,18 @@ cross join lateral (
   offset 0
 ) as k`
 
-// Arm makes this session the keeper of the sleeper's topics and arms their gates, as far as nobody else keeps them. After
-// Armed or Outside the sleeper looks once more, and may sleep if that finds nothing; after Blocked it must look again.
-// A topic that is armed already stays so and costs nothing.
-func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string) (Standing, error) {
+// Arm makes this session the keeper of the sleeper's topics and arms their gates, as far as nobody else keeps them. If that
+// is fresh the sleeper looks once more, and may sleep if that finds nothing; after Blocked it must look again. A topic that
+// is armed already stays so and costs nothing.
+func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string) (Arming, error) {
+	none := Arming{Standing: Blocked}
 	list, err := g.on(ctx, conn, topics)
 	if err != nil {
-		return Blocked, err
+		return none, err
 	}
 	var try []int32
 	var kept, deputy []bool
+	fresh := map[int32]bool{} // were not armed before
 	for _, b := range list {
 		if g.armed[b] == nil {
 			try, kept, deputy = append(try, b), append(kept, g.kept[b] != nil), append(deputy, g.deputy[b] != nil)
@@ -144,42 +155,49 @@ func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []st
 					add(got.m, b, sleeper)
 				}
 			}
+			fresh[b] = true
 			return nil
 		}); err != nil {
-			return Blocked, g.failed(fmt.Errorf("arm: %w", err))
+			return none, g.failed(fmt.Errorf("arm: %w", err))
 		}
 	}
-	standing := Outside
+	var result Arming
 	for _, b := range list {
 		if g.kept[b] == nil {
-			if g.deputy[b] != nil && standing == Outside {
-				standing = Deputy
+			result.Partial = true
+			if g.deputy[b] != nil && result.Standing == Outside {
+				result.Standing = Deputy
 			}
 			continue
 		}
 		if g.deputy[b] != nil { // no longer: somebody else's turn to watch
 			delete(g.deputy, b)
 			if err := g.unlockKeys(ctx, []int32{b + deputyRange}); err != nil {
-				return Blocked, err
+				return none, err
 			}
 		}
 		add(g.kept, b, sleeper)
 		if g.armed[b] == nil {
-			got, err := g.wait(ctx, b)
-			if err != nil {
-				return Blocked, err
+			got := false
+			if result.Standing != Blocked { // one wait in vain is enough
+				if got, err = g.wait(ctx, b); err != nil {
+					return none, err
+				}
 			}
 			if !got {
-				standing = Blocked
+				result.Standing = Blocked
 				continue
 			}
 		}
+		if _, before := g.armed[b][sleeper]; !before || fresh[b] {
+			result.Fresh = true
+		}
 		add(g.armed, b, sleeper)
-		if standing != Blocked {
-			standing = Armed
+		if result.Standing != Blocked {
+			result.Standing = Armed
 		}
 	}
-	return standing, nil
+	return result, nil
 }
 
 // wait arms a bucket that commits in flight hold open, in the time that armWait allows. The wait is for a lock of the
@@ -214,6 +232,58 @@ func (g *Gate) Release(ctx context.Context, conn *pgx.Conn, sleeper any) error {
 		return nil
 	}
 	return g.unlock(ctx, remove(g.armed, sleeper), append(shifted(remove(g.kept, sleeper), keeperRange), shifted(remove(g.deputy, sleeper), deputyRange)...))
+}
+
+// KeepsTopic reports whether the session is keeper of the topic's bucket for whatever sleeper, and so is rung for it.
+func (g *Gate) KeepsTopic(ctx context.Context, conn *pgx.Conn, topic string) (bool, error) {
+	if g.conn != conn || len(g.kept) == 0 {
+		return false, nil
+	}
+	if len(g.bucket) > maxTopics {
+		clear(g.bucket)
+	}
+	list, err := g.on(ctx, conn, []string{topic})
+	return err == nil && g.kept[list[0]] != nil, err
+}
+
+// maxTopics bounds the memory of topics that others ring.
+const maxTopics = 10_000
+
+// deposeSQL ends the sessions that keep buckets and have not stirred since an instant. One that waits for its client has
+// state_change at the end of its last statement; what another role does is not seen.
+const deposeSQL = `
+select coalesce(bool_or(pg_terminate_backend(a.pid)), false)
+from pg_locks as l
+join pg_stat_activity as a using (pid)
+where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
+  and l.database = (select oid from pg_database where datname = current_database())
+  and l.classid::bigint = $1::integer::bigint & 4294967295 and l.objsubid = 2
+  and l.objid::bigint = any ($2::bigint[])
+  and a.pid <> pg_backend_pid()
+  and ($3 or a.state like 'idle%' and a.state_change < clock_timestamp() - $4::interval)`
+
+// Depose ends the sessions of the topics' keepers if they have done nothing for so long, although they were rung or had a
+// timer set: their process is stopped or cut off. With force it ends them whatever they have done. It reports whether one
+// was ended, whose locks are then free in a moment. It takes the role of the keeper, or one that may end its sessions.
+func (g *Gate) Depose(ctx context.Context, conn *pgx.Conn, topics []string, silent time.Duration, force bool) (bool, error) {
+	list, err := g.on(ctx, conn, topics)
+	if err != nil {
+		return false, err
+	}
+	var keys []int64
+	for _, b := range list {
+		if g.kept[b] == nil {
+			keys = append(keys, int64(b+keeperRange))
+		}
+	}
+	if len(keys) == 0 {
+		return false, nil
+	}
+	var ended bool
+	if err := conn.QueryRow(ctx, deposeSQL, g.oid, keys, force, silent).Scan(&ended); err != nil {
+		return false, fmt.Errorf("end the session of a silent keeper: %w", err)
+	}
+	return ended, nil
 }
 
 // Keeps reports whether the session is keeper of any topic for the sleeper.

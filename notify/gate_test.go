@@ -61,7 +61,7 @@ func newGated(t *testing.T, pool *pgxpool.Pool) *gated {
 func (g *gated) arm(want notify.Standing, topics ...string) {
 	g.t.Helper()
 	got, err := g.gate.Arm(g.t.Context(), g.conn, g, topics)
-	if err != nil || got != want {
+	if err != nil || got.Standing != want {
 		g.t.Errorf("arm: %v, %v, want %v", got, err, want)
 	}
 }
@@ -170,7 +170,7 @@ func TestGateGoesWithItsSession(t *testing.T) {
 	}
 	pgtest.WaitFor(t, 10*time.Second, "the other one takes over", func() bool {
 		got, err := other.gate.Arm(t.Context(), other.conn, other, []string{"a"})
-		return err == nil && got == notify.Armed
+		return err == nil && got.Standing == notify.Armed && got.Fresh
 	})
 	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
 	if err != nil {
@@ -183,6 +183,59 @@ func TestGateGoesWithItsSession(t *testing.T) {
 	}
 	g.arm(notify.Deputy, "a")
 	newGated(t, pool).arm(notify.Outside, "a")
+}
+
+// A sleeper with several topics is keeper of what nobody else keeps, and takes the rest over later: then it must look again.
+func TestGateKeepsPartOfTheTopics(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	g, other := newGated(t, pool), newGated(t, pool)
+	arm := func(want notify.Arming) {
+		t.Helper()
+		if got, err := other.gate.Arm(t.Context(), other.conn, other, []string{"a", "b"}); err != nil || got != want {
+			t.Errorf("arming %+v, %v, want %+v", got, err, want)
+		}
+	}
+	g.arm(notify.Armed, "a")
+	arm(notify.Arming{Standing: notify.Armed, Fresh: true, Partial: true})
+	arm(notify.Arming{Standing: notify.Armed, Partial: true})
+	if err := g.gate.Release(t.Context(), g.conn, g); err != nil {
+		t.Fatal(err)
+	}
+	arm(notify.Arming{Standing: notify.Armed, Fresh: true})
+	arm(notify.Arming{Standing: notify.Armed})
+}
+
+// The session of a keeper that does not stir is ended; that of one that does is not, unless it must.
+func TestGateDeposesASilentKeeper(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	keeper, deputy := newGated(t, pool), newGated(t, pool)
+	depose := func(silent time.Duration, force bool) bool {
+		t.Helper()
+		ended, err := deputy.gate.Depose(t.Context(), deputy.conn, []string{"a"}, silent, force)
+		if err != nil {
+			t.Error(err)
+		}
+		return ended
+	}
+	keeper.arm(notify.Armed, "a")
+	deputy.arm(notify.Deputy, "a")
+	if depose(time.Hour, false) {
+		t.Error("it has stirred in the last hour")
+	}
+	if !depose(time.Microsecond, false) {
+		t.Error("it has not stirred since")
+	}
+	pgtest.WaitFor(t, 10*time.Second, "the deputy takes over", func() bool {
+		got, err := deputy.gate.Arm(t.Context(), deputy.conn, deputy, []string{"a"})
+		return err == nil && got.Standing == notify.Armed
+	})
+	other := newGated(t, pool)
+	other.arm(notify.Deputy, "a")
+	if ended, err := other.gate.Depose(t.Context(), other.conn, []string{"a"}, time.Hour, true); err != nil || !ended {
+		t.Errorf("ended %v, %v", ended, err)
+	}
 }
 
 // Sleepers that follow the rule, arm, look, sleep, miss no row, whatever inserters do meanwhile and whoever is keeper.
@@ -198,7 +251,7 @@ func TestGateLosesNoWakeUp(t *testing.T) {
 		g := newGated(t, pool)
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				standing, err := g.gate.Arm(ctx, g.conn, g, []string{"a"})
+				arming, err := g.gate.Arm(ctx, g.conn, g, []string{"a"})
 				if err != nil {
 					return
 				}
@@ -217,12 +270,12 @@ func TestGateLosesNoWakeUp(t *testing.T) {
 					if g.gate.Disarm(ctx, g.conn, g) != nil {
 						return
 					}
-				case tag.RowsAffected() == 0 && standing == notify.Armed:
+				case tag.RowsAffected() == 0 && arming.Standing == notify.Armed:
 					select {
 					case <-g.rings:
 					case <-ctx.Done():
 					}
-				case tag.RowsAffected() == 0 && standing != notify.Blocked:
+				case tag.RowsAffected() == 0 && arming.Standing != notify.Blocked:
 					select { // somebody else is responsible; in place of the word that nobody is
 					case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
 					case <-ctx.Done():

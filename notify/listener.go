@@ -75,7 +75,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		pl.Handle(channel, &handler{run: r, handle: handle})
 	}
 	if l.cfg.Ring != nil {
-		pl.Handle(l.probe, &handler{run: r, handle: func(string) {}})
+		pl.Handle(l.probe, &handler{run: r, probe: true, handle: func(string) {}})
 	}
 	r.channels = len(l.cfg.Channels)
 	if l.cfg.Ring != nil {
@@ -134,11 +134,12 @@ func (l *Listener) setDown(err error) {
 // run is the state of one Run. Only Run's goroutine touches it.
 type run struct {
 	*Listener
-	channels int // to LISTEN to, the probe's included
-	backoff  retry.Backoff
-	tried    bool     // an attempt was made since Run began
-	outage   bool     // an outage was logged; later ones begin with a lost session, which always is
-	session  *session // nil while there is no connection
+	channels    int // to LISTEN to, the probe's included
+	backoff     retry.Backoff
+	undelivered retry.Backoff // after sessions that heard nothing; nil if the last was none of them
+	tried       bool          // an attempt was made since Run began
+	outage      bool          // an outage was logged; later ones begin with a lost session, which always is
+	session     *session      // nil while there is no connection
 }
 
 // connect is pgxlisten's Connect: it is called at the start and after each
@@ -149,7 +150,7 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if r.tried {
-		wait, _ := r.backoff.Next()
+		wait, _ := r.nextWait().Next()
 		if !sleep(ctx, wait) {
 			return nil, ctx.Err()
 		}
@@ -170,8 +171,22 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// listened is called after each LISTEN. After the last one the session is checked
-// and, if the server is writable, comes into effect.
+// nextWait is the back-off of what the last attempt met. Each session that hears nothing leaves a LISTEN behind in the
+// pooler, so there are to be few of them.
+func (r *run) nextWait() retry.Backoff {
+	if !errors.Is(r.Health().LastError, ErrNotDelivered) {
+		return r.backoff
+	}
+	if r.undelivered == nil {
+		r.undelivered = newBackoff(undeliveredMin, undeliveredMax)
+	}
+	return r.undelivered
+}
+
+const undeliveredMin, undeliveredMax = time.Second, time.Minute
+
+// listened is called after each LISTEN. After the last one the session is checked and, if the server is writable, probed.
+// The echo of the probe brings it into effect.
 func (r *run) listened(ctx context.Context) error {
 	s := r.session
 	s.listened++
@@ -189,16 +204,24 @@ func (r *run) listened(ctx context.Context) error {
 	if r.cfg.Ring != nil {
 		ring = func(ctx context.Context, payload string) error { return r.cfg.Ring(ctx, r.probe, payload) }
 	}
-	dog := newWatchdog(r.cfg.Watchdog, r.cfg.ProbeTimeout, ring)
-	s.dog = dog
+	s.watch(ctx, newWatchdog(r.cfg.Watchdog, r.cfg.ProbeTimeout, ring), func() { r.setDown(nil) })
+	if ring == nil {
+		r.inEffect(ctx)
+	}
+	return nil
+}
+
+// inEffect is called when the session is listening, which the echo of its first probe has shown if there are probes.
+func (r *run) inEffect(ctx context.Context) {
+	s := r.session
+	s.listening = true
+	s.dog.alive()
 	r.setUp(s)
-	s.watch(ctx, dog, func() { r.setDown(nil) })
-	r.backoff = newBackoff(r.cfg.MinBackoff, r.cfg.MaxBackoff)
+	r.backoff, r.undelivered = newBackoff(r.cfg.MinBackoff, r.cfg.MaxBackoff), nil
 	r.cfg.Logger.InfoContext(ctx, "listener connected", "pid", s.pid, "channels", r.channels)
 	if r.cfg.OnConnect != nil {
 		r.cfg.OnConnect()
 	}
-	return nil
 }
 
 // endSession closes the current session, if any, and reports its end.
@@ -253,12 +276,22 @@ func (r *run) note(ctx context.Context, err error) {
 type handler struct {
 	run    *run
 	handle func(payload string)
+	probe  bool
 }
 
 var _ pgxlisten.BacklogHandler = (*handler)(nil)
 
-func (h *handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
-	h.run.session.dog.alive()
+func (h *handler) HandleNotification(ctx context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
+	s := h.run.session
+	if !s.listening {
+		// What comes before the first echo was committed before OnConnect, which has somebody look.
+		if h.probe {
+			close(s.dog.first)
+			h.run.inEffect(ctx)
+		}
+		return nil
+	}
+	s.dog.alive()
 	h.handle(n.Payload)
 	return nil
 }

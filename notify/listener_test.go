@@ -277,7 +277,11 @@ func TestListenerStopsWhileBlackholed(t *testing.T) {
 			ringing := make(chan struct{})
 			f := newFixture(t, database, setup{url: through(t, database, proxy.Addr()), cfg: func(_ *fixture, c *Config) {
 				c.Watchdog, c.ProbeTimeout = 10*time.Millisecond, patience
-				c.Ring = func(ctx context.Context, _, _ string) error {
+				ring := c.Ring
+				c.Ring = func(ctx context.Context, channel, payload string) error {
+					if payload == "0" { // the first, without which it does not connect
+						return ring(ctx, channel, payload)
+					}
 					close(ringing)
 					<-ctx.Done()
 					return ctx.Err()
@@ -610,4 +614,31 @@ func newProxy(t *testing.T, database string) *tcpproxy.Proxy {
 		t.Fatal(err)
 	}
 	return tcpproxy.New(t, net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port)))
+}
+
+// A session on which LISTEN is answered and nothing arrives, as behind a pooler in transaction mode, is not connected, and
+// is not dialed again and again.
+func TestListenerNeedsAnEcho(t *testing.T) {
+	t.Parallel()
+	var rung atomic.Int32
+	f := newFixture(t, pgtest.NewEmpty(t), setup{cfg: func(_ *fixture, c *Config) {
+		c.ProbeTimeout = 20 * time.Millisecond
+		c.Ring = func(context.Context, string, string) error {
+			rung.Add(1)
+			return nil // and is not delivered
+		}
+	}}).start(t)
+	pgtest.WaitFor(t, patience, "a session is given up", func() bool { return errors.Is(f.Health().LastError, ErrNotDelivered) })
+	if f.Connected() {
+		t.Error("it is connected")
+	}
+	pgtest.WaitFor(t, patience, "another one is tried", func() bool { return rung.Load() == 2 })
+	if err := f.stop(); !errors.Is(err, errStop) {
+		t.Error(err)
+	}
+	select {
+	case event := <-f.events:
+		t.Errorf("event %q", event)
+	default:
+	}
 }

@@ -75,18 +75,19 @@ const verifySQL = `
 select pg_catalog.pg_is_in_recovery(),
        pg_catalog.current_setting('transaction_read_only') = 'on'`
 
-// watch starts the watchdog, which ends in close.
+// watch starts the watchdog, which ends in close. Its first probe is to come back before the session's setup time is over.
 func (s *session) watch(ctx context.Context, dog *watchdog, onDead func()) {
-	_ = s.raw.SetDeadline(time.Time{}) // from here on silence is normal
-	s.listening = true
+	_ = s.raw.SetDeadline(time.Time{}) // the watchdog's own deadlines take over
 	s.dog = dog
-	dog.alive()
 	if dog.ring == nil {
 		return
 	}
 	ctx, s.stopWatching = context.WithCancel(ctx)
 	s.watchers.Go(func() {
-		err := dog.watch(ctx)
+		err := dog.greet(ctx)
+		if err == nil {
+			err = dog.watch(ctx)
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -14,7 +14,15 @@ import (
 // cannot be reached twice is as good as lost, and "connected" would be a lie.
 const failedProbes = 2
 
+// probeRetry is the wait after a first probe that could not be sent: the prober's connection may have died with the
+// listener's last.
+const probeRetry = 100 * time.Millisecond
+
 var errNoEcho = errors.New("listener heard no echo of its probe")
+
+// ErrNotDelivered is in Health.LastError after LISTEN was answered and yet nothing arrived: the connection goes through a
+// pooler in transaction mode. The listener needs a direct session.
+var ErrNotDelivered = errors.New("LISTEN is answered and nothing arrives: is there a pooler in transaction mode? The listener needs a direct session")
 
 // watchdog notices a connection that is open and dead: the state in which a
 // read waits for ever, since the listener itself sends nothing that could fail.
@@ -23,12 +31,13 @@ type watchdog struct {
 	timeout time.Duration // for sending a probe, and for its echo
 	ring    func(ctx context.Context, payload string) error
 
-	epoch time.Time    // reference of heard; its monotonic clock counts
-	heard atomic.Int64 // nanoseconds since epoch
+	epoch time.Time     // reference of heard; its monotonic clock counts
+	heard atomic.Int64  // nanoseconds since epoch
+	first chan struct{} // closed by the first sign of life
 }
 
 func newWatchdog(silence, timeout time.Duration, ring func(ctx context.Context, payload string) error) *watchdog {
-	return &watchdog{silence: silence, timeout: timeout, ring: ring, epoch: time.Now()}
+	return &watchdog{silence: silence, timeout: timeout, ring: ring, epoch: time.Now(), first: make(chan struct{})}
 }
 
 // alive records a sign of life. It is called for each notification and costs no
@@ -37,6 +46,31 @@ func (w *watchdog) alive() { w.heard.Store(int64(time.Since(w.epoch))) }
 
 // lastHeard returns the time of the last sign of life.
 func (w *watchdog) lastHeard() time.Time { return w.epoch.Add(time.Duration(w.heard.Load())) }
+
+// greet sends the first probe and waits for the first sign of life, which shows that notifications are delivered.
+func (w *watchdog) greet(ctx context.Context) error {
+	sending, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	for {
+		err := w.ring(sending, "0")
+		if err == nil {
+			break
+		}
+		if !sleep(sending, probeRetry) {
+			return fmt.Errorf("probe listener: %w", err)
+		}
+	}
+	timer := time.NewTimer(w.timeout)
+	defer timer.Stop()
+	select {
+	case <-w.first:
+		return nil
+	case <-timer.C:
+		return ErrNotDelivered
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // watch returns why the connection is dead, or ctx's error.
 //

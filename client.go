@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +19,11 @@ type ClientConfig struct {
 	// Types tells what enqueued tasks of a type have by default; a *registry.Registry is one. Without it tasks have the
 	// built-in defaults, and no unique key but those given.
 	Types TypeSource
+	// ListenerURL is the connection string of direct sessions for [Client.Subscribe], where the pool goes through a pooler in
+	// transaction mode. Empty by default: they go where the pool goes.
+	ListenerURL string
+	// Logger is where subscriptions report lost connections; slog.Default() by default.
+	Logger *slog.Logger
 }
 
 // TypeSource knows what is registered for task types.
@@ -32,12 +38,17 @@ type EnqueueDefaults struct {
 	UniqueFields []string // JSON names of payload fields which together are the unique key; none: no key
 }
 
-// Client enqueues tasks. It starts no goroutine and is safe for concurrent use.
+// Client enqueues tasks, and tells what becomes of them. It starts no goroutine but for subscriptions, and is safe for
+// concurrent use.
 type Client struct {
-	pool   *pgxpool.Pool
-	types  TypeSource
-	schema string
-	sql    enqueueStatements
+	pool        *pgxpool.Pool
+	types       TypeSource
+	schema      string
+	sql         enqueueStatements
+	listenerURL string
+	log         *slog.Logger
+
+	subscriptions subscriptions
 }
 
 // NewClient returns a client that enqueues through the pool. It checks that the schema is one it can work with, and
@@ -47,12 +58,18 @@ func NewClient(ctx context.Context, pool *pgxpool.Pool, config ClientConfig) (*C
 	if config.Schema == "" {
 		config.Schema = DefaultSchema
 	}
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
 	if pool != nil {
 		if err := migrations.Check(ctx, pool, config.Schema); err != nil {
 			return nil, err
 		}
 	}
-	return &Client{pool: pool, types: config.Types, schema: config.Schema, sql: newEnqueueStatements(config.Schema)}, nil
+	return &Client{
+		pool: pool, types: config.Types, schema: config.Schema, sql: newEnqueueStatements(config.Schema),
+		listenerURL: config.ListenerURL, log: config.Logger,
+	}, nil
 }
 
 // Enqueue inserts a task and returns its id once it is committed. Options may be nil. If a live task of the type holds

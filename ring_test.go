@@ -15,7 +15,7 @@ import (
 	"github.com/pgwake/pgwake/notify"
 )
 
-// ear is a connection that listens for a table.
+// ear is a connection that listens for a table and has armed its gate for every type.
 type ear struct{ conn *pgx.Conn }
 
 func (b *bundle) listen(t *testing.T) *ear {
@@ -25,7 +25,8 @@ func (b *bundle) listen(t *testing.T) *ear {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), "listen "+pgx.Identifier{notify.Channel(DefaultSchema, "tasks")}.Sanitize()); err != nil {
+	if _, err := conn.Exec(t.Context(), "listen "+pgx.Identifier{notify.Channel(DefaultSchema, "tasks")}.Sanitize()+
+		"; select pg_advisory_lock('pgwake.tasks'::regclass::oid::integer, bucket) from generate_series(0, 1023) as bucket"); err != nil {
 		t.Fatal(err)
 	}
 	return &ear{conn}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgwake/pgwake/internal/settled"
 	"github.com/pgwake/pgwake/lease"
 )
 
@@ -52,5 +53,6 @@ func Table(schema string) lease.Table {
 				fmt.Sprintf("case when pg_column_size(t.payload) <= %d then t.payload end", ArchivedPayload),
 				"pg_column_size(t.payload)"),
 		},
+		SettledLock: settled.Lock(schema),
 	}
 }

@@ -174,6 +174,7 @@ const settledErrors = `
 // settleSQL ends runs: final ones move to the archive, if there is one, all others are updated in place. It locks first,
 // as lockHeld says, and returns the keys it settled. "key = any (array (…))" keeps the two updates on the primary key. The
 // joins are best done by hash; a session in which enable_nestloop is off makes sure of it whatever the statistics say.
+// SettledLock is tried last and once, so that it is held for no longer than the commit takes; refused, it adds a null.
 const settleSQL = `
 with held as (
   select t.key, i.status, i.delay, i.unspent, i.started, i.error, i.entry
@@ -233,11 +234,19 @@ kept as (
   returning t.{{q .Key}}::text
 )
 select * from kept
-{{if .Archive}}union all select t.{{q .Key}}::text from moved as t{{end}}`
+{{if .Archive}}union all select t.{{q .Key}}::text from moved as t{{end}}
+{{if .SettledLock}}union all select null where not pg_try_advisory_xact_lock_shared({{.SettledLock}}){{end}}`
 
 // Settle ends runs, all outcomes in one statement, and returns the keys of the rows it settled. A row that is missing
 // from the answer is lost or locked by somebody at the moment: [Queue.Lost] tells which.
 func (q *Queue) Settle(ctx context.Context, db DB, holder string, batch []Settlement) ([]string, error) {
+	done, _, err := q.SettleWatched(ctx, db, holder, batch)
+	return done, err
+}
+
+// SettleWatched is Settle, and reports whether somebody holds Table.SettledLock and is to be told after the commit. If
+// not, whoever gets hold of it later sees what was settled.
+func (q *Queue) SettleWatched(ctx context.Context, db DB, holder string, batch []Settlement) (done []string, watched bool, err error) {
 	n := len(batch)
 	keys, fences, statuses := make([]string, n), make([]int64, n), make([]string, n)
 	delays, unspent, started := make([]time.Duration, n), make([]int32, n), make([]bool, n)
@@ -261,13 +270,20 @@ func (q *Queue) Settle(ctx context.Context, db DB, holder string, batch []Settle
 		"unspent": unspent, "started": started, "errors": texts, "entries": entries,
 	})...)
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", err)
+		return nil, false, fmt.Errorf("settle: %w", err)
 	}
-	done, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("settle: %w", err)
+	var key *string
+	if _, err := pgx.ForEachRow(rows, []any{&key}, func() error {
+		if key == nil {
+			watched = true
+		} else {
+			done = append(done, *key)
+		}
+		return nil
+	}); err != nil {
+		return nil, false, fmt.Errorf("settle: %w", err)
 	}
-	return done, nil
+	return done, watched, nil
 }
 
 // requeueSQL gives one held row back, due after @delay. It waits for a lock.

@@ -273,11 +273,15 @@ func TestCaseB05HeartbeatsAreSilent(t *testing.T) {
 // listen hears the task table's notifications until stop, which returns when all that were sent before have come.
 func (b *bench) listen() (heard chan string, stop func()) {
 	b.Helper()
+	return b.listenTo(notify.Channel(pgwake.DefaultSchema, "tasks"))
+}
+
+func (b *bench) listenTo(channel string) (heard chan string, stop func()) {
+	b.Helper()
 	conn, err := pgx.ConnectConfig(b.Context(), b.pool.Config().ConnConfig)
 	if err != nil {
 		b.Fatal(err)
 	}
-	channel := notify.Channel(pgwake.DefaultSchema, "tasks")
 	if _, err := conn.Exec(b.Context(), "listen "+channel); err != nil {
 		b.Fatal(err)
 	}

@@ -47,6 +47,14 @@ type Config struct {
 	// History is how long settled tasks are kept, in whole days, by the shortest of all workers; 14 days by default,
 	// negative for ever.
 	History time.Duration
+	// ListenerURL is the connection string of a direct session, for the listener and for claims, where the pool goes through
+	// a pooler in transaction mode, such as PgBouncer, which cannot carry a LISTEN. Without it the worker then polls. Empty
+	// by default: they go where the pool goes.
+	ListenerURL string
+	// PollOnly makes the worker do without notifications: it listens to none and asks the database instead, every 20 ms
+	// while there is work, and up to a second apart, or Sweep if that is shorter, while there is none. A worker whose
+	// listener is not connected does the same.
+	PollOnly bool
 	// Logger is where the worker reports what its return values cannot; slog.Default() by default.
 	Logger *slog.Logger
 }
@@ -92,6 +100,8 @@ func (c *Config) validate() error {
 		return fmt.Errorf("sweep %s: it must be at least %s", c.Sweep, minSweep)
 	case c.History > 0 && c.History < 24*time.Hour:
 		return fmt.Errorf("history %s: it must be at least 24h, or negative to keep all", c.History)
+	case c.PollOnly && c.ListenerURL != "":
+		return errors.New("a worker that only polls has no listener: leave PollOnly or ListenerURL out")
 	case len(c.Name) > 200 || !utf8.ValidString(c.Name) || strings.ContainsRune(c.Name, 0):
 		return errors.New("worker name: it must be at most 200 bytes of UTF-8 without NUL")
 	}

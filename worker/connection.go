@@ -2,14 +2,14 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgwake/pgwake/internal/dial"
 	"github.com/pgwake/pgwake/internal/sqlstate"
-	"github.com/pgwake/pgwake/notify"
 )
 
 // Connections that a process has beside the handlers' pool. The listener and the claim connection stay; those of the
@@ -26,42 +26,6 @@ const (
 // so that it does not go on with what nobody waits for.
 const statementTimeout = 15 * time.Second
 
-// connector dials connections to where the handlers' pool goes, with what the worker's own statements need, whatever the
-// database's, the role's or the pool's settings are. The pool's AfterConnect is the handlers' business.
-func connector(pool *pgxpool.Pool, name string, params map[string]string) func(ctx context.Context) (*pgx.Conn, error) {
-	base := pool.Config()
-	config := base.ConnConfig.Copy()
-	config.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-	for key, value := range map[string]string{
-		"application_name": "pgwake " + name,
-		// Claims and settlements are written for it; under the stricter levels they would fail with 40001.
-		"default_transaction_isolation": "read committed",
-		"default_transaction_read_only": "off",
-		// A plan made while the queue was empty is ruinous when it is full.
-		"plan_cache_mode":                     "force_custom_plan",
-		"jit":                                 "off",
-		"statement_timeout":                   "12s",
-		"idle_in_transaction_session_timeout": "20s",
-	} {
-		config.RuntimeParams[key] = value
-	}
-	for key, value := range params {
-		config.RuntimeParams[key] = value
-	}
-	connect := notify.Connector(config)
-	if base.BeforeConnect == nil {
-		return connect
-	}
-	return func(ctx context.Context) (*pgx.Conn, error) {
-		// The hook brings fresh credentials, for example.
-		fresh := config.Copy()
-		if err := base.BeforeConnect(ctx, fresh); err != nil {
-			return nil, err
-		}
-		return notify.Connector(fresh)(ctx)
-	}
-}
-
 // claimParams are the settings of the claim connection. A claim that the server forgets in a crash is no loss; waiting
 // for its WAL would be. Its few statements are planned once, which saves a third of a claim's time, with every way of
 // reading shut that is ruinous for a table which is empty one moment and full the next: what is left are the indexes
@@ -76,44 +40,89 @@ var claimParams = map[string]string{
 	"enable_mergejoin":   "off",
 }
 
+// otherParams are those of the other connections. A plan made while the queue was empty is ruinous when it is full.
+var otherParams = map[string]string{"plan_cache_mode": "force_custom_plan"}
+
 // settleParams are the settings of the settler's connection. With the statistics of an empty table every join looks like
 // one of single rows, and a batch would be compared with itself row by row.
-var settleParams = map[string]string{"enable_nestloop": "off"}
+var settleParams = map[string]string{"plan_cache_mode": "force_custom_plan", "enable_nestloop": "off"}
 
 // connection is one session of the worker's own, opened by its first use and again after it broke. One caller at a time
 // has it.
 type connection struct {
-	connect func(ctx context.Context) (*pgx.Conn, error)
-	lock    chan struct{} // holds a token while somebody has the session
-	conn    *pgx.Conn     // guarded by lock
-	used    time.Time     // guarded by lock
+	dialer *dial.Dialer
+	lock   chan struct{} // holds a token while somebody has the session
+	conn   *dial.Session // guarded by lock
+	used   time.Time     // guarded by lock
 }
 
-func newConnection(connect func(ctx context.Context) (*pgx.Conn, error)) *connection {
-	return &connection{connect: connect, lock: make(chan struct{}, 1)}
+func newConnection(dialer *dial.Dialer) *connection {
+	return &connection{dialer: dialer, lock: make(chan struct{}, 1)}
 }
 
-// do runs f with the session, in the time given, waiting for others included. A statement whose context ends breaks the
-// session; the next use opens another.
+// do runs f with the session, in the time given, waiting for others included. Behind a pooler f runs in a transaction, so
+// what it learns holds once do has returned. A statement whose context ends breaks the session; the next use opens another.
 func (c *connection) do(ctx context.Context, timeout time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	return c.with(ctx, timeout, func(ctx context.Context, s *dial.Session) error { return s.Do(ctx, f) })
+}
+
+// errBusy says that others have had the session for longer than a statement should take.
+var errBusy = errors.New("the connection is busy")
+
+const busyPatience = 100 * time.Millisecond
+
+// tryDo is do, but fails with errBusy if the session is not to be had soon.
+func (c *connection) tryDo(ctx context.Context, timeout time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	soon, cancel := context.WithTimeout(ctx, busyPatience)
+	defer cancel()
+	if err := c.take(soon); err != nil {
+		return errBusy
+	}
+	defer c.giveBack()
+	return c.use(ctx, timeout, func(ctx context.Context, s *dial.Session) error { return s.Do(ctx, f) })
+}
+
+// session runs f with the session as it is, for what belongs to sessions.
+func (c *connection) session(ctx context.Context, timeout time.Duration, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	return c.with(ctx, timeout, func(ctx context.Context, s *dial.Session) error { return f(ctx, s.Conn) })
+}
+
+func (c *connection) with(ctx context.Context, timeout time.Duration, f func(ctx context.Context, s *dial.Session) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if err := c.take(ctx); err != nil {
+		return err
+	}
+	defer c.giveBack()
+	return c.use(ctx, timeout, f)
+}
+
+func (c *connection) take(ctx context.Context) error {
 	select {
 	case c.lock <- struct{}{}:
+		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the connection: %w", context.Cause(ctx))
 	}
-	defer func() { <-c.lock }()
+}
 
+func (c *connection) giveBack() { <-c.lock }
+
+// use runs f with the session that the caller has taken.
+func (c *connection) use(ctx context.Context, timeout time.Duration, f func(ctx context.Context, s *dial.Session) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	if c.conn == nil || c.conn.IsClosed() {
-		conn, err := c.connect(ctx)
+		conn, err := c.dialer.Connect(ctx)
 		if err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
 		c.conn = conn
-		// The server then notices while it runs a statement, or waits for a lock, that the client is gone. Not every
-		// platform has it.
-		_, _ = conn.Exec(ctx, `set client_connection_check_interval = '500ms'`)
+		if !conn.Pooled {
+			// The server then notices while it runs a statement, or waits for a lock, that the client is gone. Not every
+			// platform has it.
+			_, _ = conn.Exec(ctx, `set client_connection_check_interval = '500ms'`)
+		}
 	}
 	c.used = time.Now()
 	err := f(ctx, c.conn)
@@ -133,7 +142,7 @@ func (c *connection) closeIdle(idle time.Duration) {
 	default:
 		return
 	}
-	defer func() { <-c.lock }()
+	defer c.giveBack()
 	if c.conn != nil && time.Since(c.used) >= idle {
 		c.closeConn()
 	}
@@ -142,14 +151,14 @@ func (c *connection) closeIdle(idle time.Duration) {
 // isOpen reports whether there is a session, as far as is known.
 func (c *connection) isOpen() bool {
 	c.lock <- struct{}{}
-	defer func() { <-c.lock }()
+	defer c.giveBack()
 	return c.conn != nil && !c.conn.IsClosed()
 }
 
 // close closes the session once nobody has it.
 func (c *connection) close() {
 	c.lock <- struct{}{}
-	defer func() { <-c.lock }()
+	defer c.giveBack()
 	if c.conn != nil {
 		c.closeConn()
 	}

@@ -40,8 +40,9 @@ type dispatcher struct {
 	slots    int
 	group    errgroup.Group // runs the handlers, bounded by slots
 
-	wake     *notify.Subscription // a row has become runnable
+	ring     *notify.Subscription // a row has become runnable
 	call     *notify.Subscription // nobody is responsible
+	look     *notify.Subscription // something may have been missed
 	freed    chan struct{}        // cap 1: a slot was set free while more was waiting
 	suspects chan struct{}        // cap 1: the next suspect may run
 	busy     atomic.Int64         // slots taken
@@ -49,11 +50,10 @@ type dispatcher struct {
 
 	// Only the dispatcher's own goroutine uses these.
 	claimed     int
-	dueAt       time.Time // next look for due rows; zero: none known
-	leaseAt     time.Time // next end of a lease; zero: none known
-	leaseLooked time.Time // last look at leases
-	sweepAt     time.Time
-	lookAt      time.Time     // next look without a cause
+	dueAt       time.Time     // next look for due rows; zero: none known
+	leaseAt     time.Time     // next end of a lease; zero: none known
+	leaseLooked time.Time     // last look at leases
+	lookAt      time.Time     // next look without a cause: the sweep
 	blocked     time.Duration // last wait for rows locked by somebody
 	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
@@ -77,23 +77,34 @@ func (d *dispatcher) free() int { return d.slots - int(d.busy.Load()) }
 func (d *dispatcher) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	look := true // for due tasks, whatever is known of them
+	act, look := true, true // whether to do anything, and whether to claim due tasks whatever is known of them
+	var err error
 	for ctx.Err() == nil {
-		err := d.pass(ctx, look)
-		d.state.note(err)
-		timer.Reset(d.wait(err))
+		if act {
+			if err = d.pass(ctx, look); err != nil {
+				d.yield(ctx)
+			}
+			d.state.note(err)
+		}
+		if act || err == nil {
+			timer.Reset(d.wait(err))
+		}
+		act, look = true, true
 		select {
 		case <-ctx.Done():
-		case <-d.wake.C():
-			look = d.heard(time.Now())
+		case <-d.ring.C():
+			act = d.heard(time.Now())
 		case <-d.call.C():
-			look = true
+			d.called(time.Now())
+			act = false
+		case <-d.look.C():
+			d.watch.tryAt = time.Now()
 		case <-d.freed:
-			look = true
 		case <-d.suspects:
 			look, d.leaseAt = false, time.Now()
 		case <-timer.C:
-			look = err != nil || reached(time.Now(), d.watch.second)
+			now := time.Now()
+			look = err != nil || reached(now, d.watch.second) || reached(now, d.watch.pollAt)
 		}
 	}
 }
@@ -104,38 +115,42 @@ func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 // standing backlog they would never get a slot.
 func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	now := time.Now()
-	if d.leaseLooked.IsZero() || reached(now, d.leaseAt) {
+	leases := d.leaseLooked.IsZero() || reached(now, d.leaseAt)
+	if leases {
+		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
 			return err
 		}
 		if err := d.claimSuspect(ctx); err != nil {
 			return err
 		}
+		if d.watch.standing == notify.Deputy && d.claimed > before {
+			d.watch.alone = now.Add(actAlone) // the keeper should have been here before
+		}
 	}
-	found := 0
-	if look || reached(now, d.dueAt) {
+	due, second, found := reached(now, d.dueAt), reached(now, d.watch.second), 0
+	if look || due {
 		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
 			return err
 		}
 		found = d.claimed - before
-		if reached(now, d.watch.second) {
+		if second {
 			d.watch.second = time.Time{}
-			if found > 0 && d.watch.standing != notify.Armed {
-				d.watch.alone = now.Add(actAlone) // the keeper is dead or slow
-			}
+			d.judgeKeeper(ctx, found, now.Sub(d.watch.since))
 		}
 	}
 	if err := d.moderate(ctx); err != nil {
 		return err
 	}
-	if d.free() == 0 && d.watch.standing != notify.Outside {
-		if err := d.letGo(ctx, true); err != nil {
+	full := d.free() == 0
+	if full {
+		if err := d.letGo(ctx); err != nil {
 			return err
 		}
 	}
 	// While it is busy, and when a ring has come in meanwhile, only the ends of leases are worth a look, now and then.
-	busy := d.free() == 0 || len(d.wake.C()) > 0
+	busy := full || d.watch.isKeeper() && len(d.ring.C()) > 0
 	if ctx.Err() != nil || busy && time.Since(d.leaseLooked) < leaseLook {
 		return nil
 	}
@@ -144,12 +159,14 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 			return err
 		}
 	}
-	// A deputy that only saw whether there is a keeper need not look between two sweeps.
-	if now := time.Now(); d.watch.standing == notify.Deputy && !look && found == 0 && now.Before(d.lookAt) {
-		d.sweepAt = now.Add(deputyLook)
+	d.planTurn(time.Now())
+	// One that only tried to take over, or looked in vain behind the keeper's back or without rings, knows what lies ahead
+	// from its last look. The deputy must know it as well as the keeper.
+	idle := !look || second && d.watch.standing == notify.Outside || d.watch.poll > 0
+	if idle && !leases && !due && found == 0 && now.Before(d.lookAt) {
 		return nil
 	}
-	return d.look(ctx)
+	return d.learn(ctx)
 }
 
 // claim claims until no more is due, or no slot is free.
@@ -257,8 +274,8 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// look learns when the next row falls due and the next lease ends.
-func (d *dispatcher) look(ctx context.Context) error {
+// learn asks when the next row falls due and the next lease ends.
+func (d *dispatcher) learn(ctx context.Context) error {
 	now := time.Now()
 	leases := now.Sub(d.leaseLooked) >= leaseLook || reached(now, d.leaseAt)
 	var due, leaseEnd time.Duration
@@ -270,8 +287,8 @@ func (d *dispatcher) look(ctx context.Context) error {
 		return err
 	}
 	now = time.Now()
-	d.lookAt = now.Add(time.Duration(float64(d.w.config.Sweep) * (0.9 + 0.2*rand.Float64())))
-	d.sweepAt = d.lookAt
+	// A lease taken right after a look ends no sooner than the lease's length from then.
+	d.lookAt = now.Add(min(time.Duration(float64(d.w.config.Sweep)*(0.9+0.2*rand.Float64())), reread, d.w.config.Lease))
 	if leases {
 		d.leaseLooked = now
 	}
@@ -290,20 +307,25 @@ func (d *dispatcher) look(ctx context.Context) error {
 	if leases {
 		d.leaseAt = after(now, leaseEnd, wait)
 	}
-	if s := d.watch.standing; (s == notify.Outside || s == notify.Deputy) && d.w.listening.Load() {
-		// The keeper's timer is set to it.
-		if due > 0 && due != lease.Never {
-			d.watchKeeper(d.dueAt)
-			d.dueAt = time.Time{}
-		}
-		if leases && leaseEnd > 0 {
-			d.leaseAt = time.Time{}
-		}
-		if s == notify.Deputy {
-			d.sweepAt = now.Add(deputyLook)
-		}
+	if !d.watch.isKeeper() && d.w.listening.Load() {
+		d.leaveToKeeper(leases)
 	}
 	return nil
+}
+
+// leaveToKeeper leaves to the keeper's timer what lies ahead, and sees that it does its part.
+func (d *dispatcher) leaveToKeeper(leases bool) {
+	if !d.dueAt.IsZero() {
+		d.watchKeeper(d.dueAt)
+		d.dueAt = time.Time{}
+	}
+	switch {
+	case !leases || d.leaseAt.IsZero():
+	case d.watch.standing == notify.Deputy:
+		d.leaseAt = d.leaseAt.Add(secondLookMax)
+	case d.leaseAt.After(time.Now()):
+		d.leaseAt = time.Time{}
+	}
 }
 
 // after is the instant in so much time, at least wait; zero for never.
@@ -325,9 +347,8 @@ func (d *dispatcher) wait(err error) time.Duration {
 		return leaseLook // or until a slot is set free
 	}
 	now := time.Now()
-	// A lease taken right after a look ends no sooner than the lease's length from then.
-	next := now.Add(min(reread, d.w.config.Lease))
-	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.sweepAt, d.watch.second} {
+	next := now.Add(reread)
+	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.lookAt, d.watch.second, d.watch.tryAt, d.watch.pollAt} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

@@ -53,11 +53,20 @@ func (b *bench) handle(name string, opts *registry.Options, handler registry.Nex
 // running is a worker of the test, stopped at its end at the latest.
 type running struct {
 	*worker.Worker
-	stop func() error // stops the worker and returns what Run did
+	stop  func() error // stops the worker and returns what Run did
+	await func(what string, is func() bool)
 }
 
 // start runs a worker of what is registered so far and waits until it listens.
 func (b *bench) start(config worker.Config) *running {
+	b.Helper()
+	w := b.run(config)
+	w.await("worker listens", func() bool { return w.Health().Listening })
+	return w
+}
+
+// run runs a worker of what is registered so far.
+func (b *bench) run(config worker.Config) *running {
 	b.Helper()
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.NewTextHandler(b.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -82,15 +91,18 @@ func (b *bench) start(config worker.Config) *running {
 		return result
 	}
 	b.Cleanup(func() { _ = stop() })
-	pgtest.WaitFor(b, 10*time.Second, "worker listens", func() bool {
-		select {
-		case <-done:
-			b.Fatalf("worker ended: %v", result)
-		default:
-		}
-		return w.Health().Listening
-	})
-	return &running{Worker: w, stop: stop}
+	await := func(what string, is func() bool) {
+		b.Helper()
+		pgtest.WaitFor(b, 20*time.Second, what, func() bool {
+			select {
+			case <-done:
+				b.Fatalf("worker ended: %v", result)
+			default:
+			}
+			return is()
+		})
+	}
+	return &running{Worker: w, stop: stop, await: await}
 }
 
 // enqueue inserts a task with an empty payload.

@@ -42,7 +42,10 @@ func (w *Worker) register(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// report renews the worker's row at every sweep, so that people see who is there and what they do. It ends with
+// reportInterval is the longest time between two reports of a worker.
+const reportInterval = 10 * time.Second
+
+// report renews the worker's row at every other sweep, so that people see who is there and what they do. It ends with
 // working, after saying that the worker drains.
 func (w *Worker) report(working context.Context) {
 	state := stateLog{log: w.log, what: "worker row"}
@@ -50,23 +53,27 @@ func (w *Worker) report(working context.Context) {
 	defer cancel()
 	update := func(draining bool) {
 		state.note(w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-			var fleet int64
-			err := conn.QueryRow(ctx, `
-				with me as (update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1)
-				select count(*) from `+w.name("workers"),
-				w.id, w.running(), draining).Scan(&fleet)
-			if err == nil {
-				w.swept.Store(time.Now().UnixNano())
-				w.fleet.Store(fleet)
-			}
-			return err
+			return w.reportOnce(ctx, conn, draining)
 		}))
 	}
-	w.swept.Store(time.Now().UnixNano()) // registered just now
-	for sleep(working, time.Duration(float64(w.config.Sweep)*(0.9+0.2*rand.Float64()))) {
+	for sleep(working, time.Duration(float64(min(2*w.config.Sweep, reportInterval))*(0.9+0.2*rand.Float64()))) {
 		update(false)
 	}
 	update(true)
+}
+
+// reportOnce renews the worker's row, and counts the fleet.
+func (w *Worker) reportOnce(ctx context.Context, conn *pgx.Conn, draining bool) error {
+	var fleet int64
+	err := conn.QueryRow(ctx, `
+		with me as (update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1)
+		select count(*) from `+w.name("workers"),
+		w.id, w.running(), draining).Scan(&fleet)
+	if err == nil {
+		w.swept.Store(time.Now().UnixNano())
+		w.fleet.Store(fleet)
+	}
+	return err
 }
 
 func (w *Worker) unregister(deadline time.Time) {
@@ -101,7 +108,7 @@ func (w *Worker) keepHistory(ctx context.Context) {
 func (w *Worker) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	conn, err := connector(w.pool, w.config.Name+" history", map[string]string{"lock_timeout": "2s"})(ctx)
+	conn, err := w.history.Connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -119,7 +126,7 @@ func (w *Worker) maintain(ctx context.Context) error {
 	if w.config.History < 0 {
 		return nil
 	}
-	return dropPartitions(ctx, conn, w.config.Schema, w.config.History)
+	return dropPartitions(ctx, conn.Conn, w.config.Schema, w.config.History)
 }
 
 // partitionsSQL lists the partitions of the archive that end before @keep ago, and those whose detaching was left half

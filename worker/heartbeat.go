@@ -62,45 +62,46 @@ func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
 			completed = append(completed, e)
 		}
 	}
-	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) error {
-		until := time.Now().Add(w.config.Lease)
-		renewed, err := w.queue.Renew(ctx, conn, w.id, leases, w.config.Lease)
-		if err != nil {
-			return err
-		}
-		for _, r := range renewed {
-			if e := byLease[leaseID{r.Key, r.Fence}]; e != nil {
-				e.renewed(until)
-				delete(byLease, e.leaseID())
-			}
-		}
-		for _, e := range completed {
-			if byLease[e.leaseID()] == nil { // renewed, so no transaction has the row locked
-				e.run.RolledBack()
-			}
-		}
-		missed := make([]*lease.Lease, 0, len(byLease))
-		for _, e := range byLease {
-			missed = append(missed, e.lease)
-		}
-		if len(missed) == 0 {
-			complete = true
-			return nil
-		}
-		lost, err := w.queue.Lost(ctx, conn, missed)
-		if err != nil {
-			return err
-		}
-		for _, l := range lost {
-			// A row that its handler's own transaction has settled is gone for a good reason.
-			if e := byLease[leaseID{l.Key, l.Fence}]; l.Found != nil || !completing(e.run) {
-				w.lose(e, l)
-			}
-		}
-		complete = len(lost) == len(missed)
-		return nil
+	until := time.Now().Add(w.config.Lease)
+	var renewed []lease.Renewed
+	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		until = time.Now().Add(w.config.Lease)
+		renewed, err = w.queue.Renew(ctx, conn, w.id, leases, w.config.Lease)
+		return err
 	})
-	return complete, err
+	if err != nil {
+		return false, err
+	}
+	for _, r := range renewed {
+		if e := byLease[leaseID{r.Key, r.Fence}]; e != nil {
+			e.renewed(until)
+			delete(byLease, e.leaseID())
+		}
+	}
+	for _, e := range completed {
+		if byLease[e.leaseID()] == nil { // renewed, so no transaction has the row locked
+			e.run.RolledBack()
+		}
+	}
+	missed := make([]*lease.Lease, 0, len(byLease))
+	for _, e := range byLease {
+		missed = append(missed, e.lease)
+	}
+	if len(missed) == 0 {
+		return true, nil
+	}
+	var lost []*lease.LostError
+	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		lost, err = w.queue.Lost(ctx, conn, missed)
+		return err
+	})
+	for _, l := range lost {
+		// A row that its handler's own transaction has settled is gone for a good reason.
+		if e := byLease[leaseID{l.Key, l.Fence}]; l.Found != nil || !completing(e.run) {
+			w.lose(e, l)
+		}
+	}
+	return err == nil && len(lost) == len(missed), err
 }
 
 // completing reports whether the run's row is, or may be, settled or locked by its handler's own transaction.

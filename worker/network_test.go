@@ -88,7 +88,7 @@ func stopsInTime(t *testing.T, busy bool) {
 	}
 	proxy.Blackhole(true)
 	pgtest.WaitFor(t, 10*time.Second, "a statement waits for its answer", func() bool {
-		return time.Since(w.Health().LastSweep) > 2*sweep
+		return time.Since(w.Health().LastSweep) > 4*sweep
 	})
 	start := time.Now()
 	err := w.stop()

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,9 +26,10 @@ const (
 // while it is on its way go together in the next. A settlement that cannot be written is repeated until it can or until
 // the database says that the lease is lost.
 type settler struct {
-	w       *Worker
-	in      chan settling
-	drained chan struct{} // closed when no more will come
+	w         *Worker
+	in        chan settling
+	drained   chan struct{} // closed when no more will come
+	announcer *announcer
 }
 
 type settling struct {
@@ -37,7 +39,7 @@ type settling struct {
 }
 
 func newSettler(w *Worker) *settler {
-	return &settler{w: w, in: make(chan settling, maxBatch), drained: make(chan struct{})}
+	return &settler{w: w, in: make(chan settling, maxBatch), drained: make(chan struct{}), announcer: newAnnouncer(w)}
 }
 
 // add hands over a decided run. It blocks while the settler is far behind.
@@ -56,6 +58,11 @@ func (s *settler) add(e *execution, end lease.Settlement) {
 
 // run settles until drained is closed and everything is written, or ctx ends.
 func (s *settler) run(ctx context.Context) {
+	var announcing sync.WaitGroup
+	ended := make(chan struct{})
+	announcing.Go(func() { s.announcer.run(ctx, ended) })
+	defer announcing.Wait()
+	defer close(ended)
 	state := stateLog{log: s.w.log, what: "settler"}
 	var pending []settling
 	wait := time.Duration(0) // before pending is tried again
@@ -147,17 +154,10 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 			ends[i] = s.w.settlement(b.execution, errNotCommitted, false)
 		}
 	}
-	err = s.w.settles.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-		done, err := s.settle(ctx, conn, ends)
-		if err != nil {
-			return err
-		}
-		rest, err = s.sort(ctx, conn, batch, done)
-		return err
-	})
+	done, watched, err := s.settle(ctx, ends)
 	switch {
 	case err == nil:
-		return rest, nil
+		return s.sort(ctx, batch, ends, done, watched), nil
 	case sqlstate.Row(err) && len(batch) > 1:
 		// One bad row must not fail the others.
 		for i, b := range batch {
@@ -181,15 +181,22 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 }
 
 // settle makes the archive's partition if that is what is missing.
-func (s *settler) settle(ctx context.Context, conn *pgx.Conn, ends []lease.Settlement) ([]string, error) {
-	done, err := s.w.queue.Settle(ctx, conn, s.w.id, ends)
+func (s *settler) settle(ctx context.Context, ends []lease.Settlement) (done []string, watched bool, err error) {
+	write := func(ctx context.Context, conn *pgx.Conn) (err error) {
+		done, watched, err = s.w.queue.SettleWatched(ctx, conn, s.w.id, ends)
+		return err
+	}
+	err = s.w.settles.do(ctx, statementTimeout, write)
 	if !sqlstate.NoPartition(err) {
-		return done, err
+		return done, watched, err
 	}
-	if _, err := conn.Exec(ctx, "select "+s.w.name("ensure_partitions")+"()"); err != nil {
-		return nil, err
-	}
-	return s.w.queue.Settle(ctx, conn, s.w.id, ends)
+	err = s.w.settles.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "select "+s.w.name("ensure_partitions")+"()"); err != nil {
+			return err
+		}
+		return write(ctx, conn)
+	})
+	return done, watched, err
 }
 
 // refused replaces a settlement whose values the database does not take by one without values, and drops that one if it
@@ -206,24 +213,40 @@ func (s *settler) refused(b settling, err error) []settling {
 	return []settling{b}
 }
 
-// sort lets go of the settled runs and of the lost ones, and returns those whose rows are locked by somebody.
-func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, done []string) ([]settling, error) {
+// sort lets go of the settled runs and of the lost ones, and returns those whose rows are locked by somebody. If somebody
+// watches, it has the ends announced.
+func (s *settler) sort(ctx context.Context, batch []settling, ends []lease.Settlement, done []string, watched bool) []settling {
 	settled := make(map[string]bool, len(done))
 	for _, key := range done {
 		settled[key] = true // an older run of the same row in the batch is let go with it
 	}
-	var missed []*lease.Lease
+	newest := make(map[string]int64, len(batch))
 	for _, b := range batch {
+		newest[b.end.Lease.Key] = max(newest[b.end.Lease.Key], b.end.Lease.Fence)
+	}
+	var missed []*lease.Lease
+	var words []word
+	for i, b := range batch {
 		if !settled[b.end.Lease.Key] {
 			missed = append(missed, b.end.Lease)
 			continue
 		}
 		s.w.over(b.execution)
+		if b.end.Lease.Fence == newest[b.end.Lease.Key] {
+			words = append(words, wordOf(b.execution.run, ends[i].Status))
+		}
+	}
+	if watched {
+		s.announcer.add(words, false)
 	}
 	if len(missed) == 0 {
-		return nil, nil
+		return nil
 	}
-	lost, err := s.w.queue.Lost(ctx, conn, missed)
+	var lost []*lease.LostError
+	err := s.w.settles.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		lost, err = s.w.queue.Lost(ctx, conn, missed)
+		return err
+	})
 	if err != nil {
 		// What was settled is settled; the others are tried again.
 		lost = nil
@@ -241,13 +264,16 @@ func (s *settler) sort(ctx context.Context, conn *pgx.Conn, batch []settling, do
 			rest = append(rest, b)
 		default:
 			s.w.over(b.execution)
+			if watched {
+				s.announcer.lost(b, l)
+			}
 			if b.execution.run.Completion() == pgwake.NotCompleted && !(b.unsure && l.Found == nil) {
 				s.w.log.Warn("settlement refused: the lease is lost", "task", key, "type", b.execution.run.Type,
 					"attempt", b.execution.run.Attempt, "outcome", b.end.Status, "error", error(l))
 			}
 		}
 	}
-	return rest, nil
+	return rest
 }
 
 // sleep waits, and reports false if ctx ended first.

@@ -17,10 +17,11 @@ const (
 	// fastRings is how many such rings in a row end it.
 	fastRings = 8
 	// holdMin and holdMax bound the time between two looks of a keeper that does not let itself be rung. It doubles while
-	// arming again is answered by a ring at once.
+	// arming again is answered by rings at once. A task may wait so long, at rates at which one starts every few
+	// milliseconds.
 	holdMin = 3 * time.Millisecond
-	holdMax = 50 * time.Millisecond
-	// deputyLook is how often a deputy sees whether there is a keeper.
+	holdMax = 10 * time.Millisecond
+	// deputyLook is how often a deputy sees whether there is a keeper. Of the others about two do in that time.
 	deputyLook = 800 * time.Millisecond
 	// secondLookMin and secondLookMax bound the time after a ring when one that is not keeper looks whether the keeper has
 	// done its work.
@@ -28,24 +29,48 @@ const (
 	secondLookMax = 300 * time.Millisecond
 	// actAlone is how long a worker acts on rings itself after it has found the keeper dead or slow.
 	actAlone = 10 * time.Second
+	// deposeAfter is how many such findings in a row end the keeper's session, whatever it says of itself.
+	deposeAfter = 3
+	// takeOverMin and takeOverMax bound the time after a call when those try to take over that are not deputy.
+	takeOverMin = 50 * time.Millisecond
+	takeOverMax = 300 * time.Millisecond
+	// blockedMin and blockedMax bound the time between two tries to arm while commits in flight hold the gate open.
+	blockedMin = 20 * time.Millisecond
+	blockedMax = 50 * time.Millisecond
+	// pollMin and pollMax bound the time between two looks while no ring would be heard. It doubles while they find nothing.
+	pollMin = 20 * time.Millisecond
+	pollMax = time.Second
 )
 
 // watch is a dispatcher's part in the wake gate: whether it is the one to be rung, and how it looks when it is not.
 type watch struct {
 	standing notify.Standing
-	looking  bool          // keeper, but disarmed: rings would come too fast
-	hold     time.Duration // between two looks then
-	armedAt  time.Time
-	rangAt   time.Time
-	fast     int       // rings in a row that came fast
-	second   time.Time // when to look behind the keeper; zero: not
-	alone    time.Time // until when to act without regard to the keeper
+	partial  bool // keeper, and others are for some of the types
+
+	// Of the keeper.
+	looking bool          // disarmed: rings would come too fast
+	hold    time.Duration // between two looks then
+	armedAt time.Time
+	rangAt  time.Time
+	fast    int // rings in a row that came fast
+
+	// Of the others.
+	since  time.Time // since when there is something for the keeper to do
+	second time.Time // when to look behind the keeper's back; zero: not
+	caught int       // such looks in a row that found something
+	alone  time.Time // until when to act without regard to the keeper
+	tryAt  time.Time // when to try to take over
+
+	// While nothing is heard.
+	poll   time.Duration // between two looks; zero: it listens
+	pollAt time.Time
 }
+
+func (w *watch) isKeeper() bool { return w.standing == notify.Armed || w.standing == notify.Blocked }
 
 // heard decides what a ring means to the dispatcher: whether it looks now.
 func (d *dispatcher) heard(now time.Time) bool {
-	switch d.watch.standing {
-	case notify.Outside, notify.Deputy:
+	if !d.watch.isKeeper() {
 		if now.Before(d.watch.alone) {
 			return true
 		}
@@ -61,12 +86,56 @@ func (d *dispatcher) heard(now time.Time) bool {
 	return true
 }
 
-// watchKeeper plans a look behind the keeper's back: by the deputy, and by about two of the others.
-func (d *dispatcher) watchKeeper(at time.Time) {
-	if !d.watch.second.IsZero() || d.watch.standing == notify.Outside && rand.Float64() > 2/float64(max(d.w.fleet.Load(), 2)) {
+// called plans to take over from a keeper that has let go: the deputy at once, the others in case there is none.
+func (d *dispatcher) called(now time.Time) {
+	if d.watch.isKeeper() && !d.watch.partial {
 		return
 	}
+	at := now
+	if d.watch.standing == notify.Outside {
+		at = now.Add(takeOverMin + rand.N(takeOverMax-takeOverMin))
+	}
+	if d.watch.tryAt.IsZero() || at.Before(d.watch.tryAt) {
+		d.watch.tryAt = at
+	}
+}
+
+// watchKeeper plans a look behind the keeper's back, who has something to do at the instant given: by the deputy, and by
+// about one of the others.
+func (d *dispatcher) watchKeeper(at time.Time) {
+	if !d.watch.second.IsZero() || d.watch.standing == notify.Outside && rand.Float64()*d.fleet() > 1 {
+		return
+	}
+	d.watch.since = at
 	d.watch.second = at.Add(secondLookMin + rand.N(secondLookMax-secondLookMin))
+}
+
+func (d *dispatcher) fleet() float64 { return float64(max(d.w.fleet.Load(), 1)) }
+
+// judgeKeeper draws the conclusion from a look behind the keeper's back, which found so many tasks that the keeper should
+// have taken so long ago: it is dead, stopped, cut off or slow.
+func (d *dispatcher) judgeKeeper(ctx context.Context, found int, late time.Duration) {
+	if d.watch.isKeeper() || !d.w.listening.Load() {
+		return
+	}
+	if found == 0 {
+		d.watch.caught = 0
+		return
+	}
+	d.watch.caught++
+	d.watch.alone = time.Now().Add(actAlone)
+	var ended bool
+	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		ended, err = d.w.gate.Depose(ctx, conn, d.types, late, d.watch.caught >= deposeAfter)
+		return err
+	})
+	switch {
+	case err != nil:
+		d.w.log.Debug("cannot judge the worker that should have run a task", "late", late, "error", err)
+	case ended:
+		d.w.log.Warn("ended the session of a worker that does not answer, and run its part", "late", late)
+		d.watch.tryAt = time.Now().Add(holdMin)
+	}
 }
 
 // moderate ends ringing that comes too fast: the keeper looks by itself from now on.
@@ -89,8 +158,10 @@ func (d *dispatcher) moderate(ctx context.Context) error {
 func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 	now := time.Now()
 	if !d.w.listening.Load() {
-		return true, d.letGo(ctx, false) // nobody would hear a ring: sweeps find the work
+		d.planPoll(now, found)
+		return true, d.letGo(ctx)
 	}
+	d.watch.poll, d.watch.pollAt = 0, time.Time{}
 	if d.watch.looking {
 		if found > 0 {
 			d.dueAt = now.Add(d.watch.hold)
@@ -98,44 +169,88 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		}
 		d.watch.looking = false
 	}
-	before := d.watch.standing
+	var arming notify.Arming
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		if before == notify.Armed && d.w.gate.Keeps(conn, d) {
-			return nil
+		if d.watch.standing != notify.Blocked && !reached(now, d.watch.tryAt) {
+			if !d.watch.isKeeper() || d.w.gate.Keeps(conn, d) {
+				arming = notify.Arming{Standing: d.watch.standing, Partial: d.watch.partial}
+				return nil
+			}
 		}
-		before = notify.Outside // another session holds nothing
-		d.watch.standing, err = d.w.gate.Arm(ctx, conn, d, d.types)
+		arming, err = d.w.gate.Arm(ctx, conn, d, d.types)
+		d.watch.tryAt = time.Time{}
 		return err
 	})
+	d.watch.standing, d.watch.partial = arming.Standing, arming.Partial
 	switch {
 	case err != nil:
 		d.watch.standing = notify.Outside
 		return false, err
-	case d.watch.standing == notify.Blocked:
-		d.dueAt = now.Add(20*time.Millisecond + rand.N(30*time.Millisecond))
+	case arming.Standing == notify.Blocked:
+		d.dueAt = now.Add(blockedMin + rand.N(blockedMax-blockedMin))
 		return false, nil
-	case d.watch.standing == notify.Armed && before != notify.Armed:
+	case arming.Fresh:
 		d.watch.armedAt = now
+		d.watch.second, d.watch.caught = time.Time{}, 0
 		d.dueAt = now // arm, then claim
 		return false, nil
 	}
 	return true, nil
 }
 
-// letGo ends the dispatcher's responsibility, if it has any, and tells the others if they should take over.
-func (d *dispatcher) letGo(ctx context.Context, call bool) error {
+// planTurn sets when one that is not keeper of all its types sees whether somebody else is.
+func (d *dispatcher) planTurn(now time.Time) {
+	switch {
+	case !d.w.listening.Load() || d.watch.isKeeper() && !d.watch.partial:
+		d.watch.tryAt = time.Time{}
+	case !d.watch.tryAt.IsZero():
+	case d.watch.standing == notify.Outside:
+		d.watch.tryAt = now.Add(time.Duration(float64(deputyLook) * d.fleet() * (0.25 + 0.5*rand.Float64())))
+	default:
+		d.watch.tryAt = now.Add(deputyLook)
+	}
+}
+
+// planPoll sets the next look of a worker that would hear no ring.
+func (d *dispatcher) planPoll(now time.Time, found int) {
+	if found > 0 || d.watch.poll == 0 {
+		d.watch.poll = pollMin
+	} else if reached(now, d.watch.pollAt) {
+		d.watch.poll = min(2*d.watch.poll, pollMax, d.w.config.Sweep)
+	}
+	d.watch.pollAt = now.Add(time.Duration(float64(d.watch.poll) * (0.75 + 0.5*rand.Float64())))
+}
+
+// letGo ends the dispatcher's responsibility, if it has any, and tells the others to take over.
+func (d *dispatcher) letGo(ctx context.Context) error {
+	if d.watch.standing == notify.Outside {
+		return nil
+	}
 	keeps := false
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		keeps = d.w.gate.Keeps(conn, d)
 		return d.w.gate.Release(ctx, conn, d)
 	})
-	d.watch.standing, d.watch.looking, d.watch.fast = notify.Outside, false, 0
-	if err != nil || !keeps || !call {
+	d.watch.standing, d.watch.partial, d.watch.looking, d.watch.fast = notify.Outside, false, false, 0
+	d.watch.tryAt = time.Now() // as soon as there is room
+	if err != nil || !keeps {
 		return err
 	}
-	return d.w.ring(ctx, d.w.callChannel(), "")
+	return d.w.call(ctx)
+}
+
+// yield lets go after trouble with the database, which may be this worker's own, as far as there is still a session.
+func (d *dispatcher) yield(ctx context.Context) {
+	if d.watch.standing == notify.Outside || !d.w.claims.isOpen() {
+		d.watch.standing, d.watch.partial, d.watch.looking = notify.Outside, false, false
+		d.watch.tryAt = time.Now()
+		return
+	}
+	if err := d.letGo(ctx); err != nil {
+		d.w.log.Debug("wake-ups not handed over", "error", err)
+	}
 }
 
 func (d *dispatcher) gate(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
-	return d.w.claims.do(ctx, statementTimeout, f)
+	return d.w.claims.session(ctx, statementTimeout, f)
 }

@@ -120,12 +120,115 @@ func TestKeeperIsSucceeded(t *testing.T) {
 			t.Errorf("a task started after %s", took)
 		}
 	}
-	if keepers, _ := b.keepers(); len(keepers) != 0 {
-		t.Errorf("all workers are full, and %v are keepers", keepers)
-	}
+	pgtest.WaitFor(t, 5*time.Second, "no keeper while all are full", func() bool {
+		keepers, _ := b.keepers()
+		return len(keepers) == 0
+	})
 	waiting := b.enqueue("job", nil)
 	close(release)
 	recv(t, started, "the fourth run")
 	b.await(waiting, pgwake.Succeeded)
 	pgtest.WaitFor(t, 5*time.Second, "one keeper, armed", oneArmed)
+}
+
+// collide returns two task types in the same bucket of the gate.
+func (b *bench) collide() (one, two string) {
+	b.Helper()
+	if err := b.pool.QueryRow(b.Context(), `
+		select min(t), max(t)
+		from (select 't' || n as t from generate_series(1, 500) as n) as types
+		group by hashtext(t) & 1023
+		having count(*) = 2
+		limit 1`).Scan(&one, &two); err != nil {
+		b.Fatal(err)
+	}
+	return one, two
+}
+
+// A keeper that is rung for a type it does not have asks those who have it.
+func TestCollidingTypesAreHelped(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	one, two := b.collide()
+	keeper, other := benchOn(t, b.pool), benchOn(t, b.pool)
+	keeper.handle(one, nil, func(context.Context, *pgwake.Run) error { return nil })
+	keeper.start(worker.Config{Name: "keeper", Logger: quiet()})
+	pgtest.WaitFor(t, 5*time.Second, "the keeper is armed", func() bool {
+		_, armed := b.keepers()
+		return len(armed) == 1
+	})
+	started := make(chan struct{}, 1)
+	other.handle(two, nil, func(context.Context, *pgwake.Run) error {
+		started <- struct{}{}
+		return nil
+	})
+	other.start(worker.Config{Name: "other", Logger: quiet()})
+	for range 5 {
+		at := time.Now()
+		b.enqueue(two, nil)
+		recv(t, started, "run")
+		if took := time.Since(at); took > secondLook {
+			t.Errorf("started after %s: not by the keeper's word", took)
+		}
+	}
+}
+
+// secondLook is when the first looks behind the keeper's back come.
+const secondLook = 100 * time.Millisecond
+
+// A worker with two types, of which others keep one, takes that over when they are gone.
+func TestPartOfTheTypesIsTakenOver(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	part, all := benchOn(t, b.pool), benchOn(t, b.pool)
+	started := make(chan struct{}, 1)
+	nothing := func(context.Context, *pgwake.Run) error { return nil }
+	part.handle("a", nil, nothing)
+	first := part.start(worker.Config{Name: "part", Logger: quiet()})
+	pgtest.WaitFor(t, 5*time.Second, "it is armed", func() bool {
+		_, armed := b.keepers()
+		return len(armed) == 1
+	})
+	all.handle("b", nil, nothing)
+	all.handle("a", nil, func(context.Context, *pgwake.Run) error {
+		started <- struct{}{}
+		return nil
+	})
+	all.start(worker.Config{Name: "all", Logger: quiet()})
+	pgtest.WaitFor(t, 5*time.Second, "both are armed", func() bool {
+		_, armed := b.keepers()
+		return len(armed) == 2
+	})
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	b.enqueue("a", nil)
+	recv(t, started, "run")
+	if took := time.Since(at); took > time.Second {
+		t.Errorf("started after %s", took)
+	}
+}
+
+// One that does not listen is nobody's keeper, and polls until it does.
+func TestPollsWhileItCannotListen(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	started := make(chan struct{}, 1)
+	b.handle("job", nil, func(context.Context, *pgwake.Run) error {
+		started <- struct{}{}
+		return nil
+	})
+	b.run(worker.Config{PollOnly: true})
+	for range 3 {
+		at := time.Now()
+		b.enqueue("job", nil)
+		recv(t, started, "run")
+		if took := time.Since(at); took > 1500*time.Millisecond {
+			t.Errorf("started after %s", took)
+		}
+	}
+	if keepers, armed := b.keepers(); len(keepers)+len(armed) > 0 {
+		t.Errorf("keepers %v, armed %v", keepers, armed)
+	}
 }

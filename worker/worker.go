@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/dial"
 	"github.com/pgwake/pgwake/lease"
 	"github.com/pgwake/pgwake/migrations"
 	"github.com/pgwake/pgwake/notify"
@@ -36,11 +37,14 @@ type Worker struct {
 	claims  *connection // dispatchers, sweeps, the watchdog's ring
 	beats   *connection // heartbeat, on demand
 	settles *connection // settler, on demand
+	history *dial.Dialer
 
-	listener    *notify.Listener
-	fanout      notify.Fanout // rings
-	calls       notify.Fanout // words that nobody is responsible
-	gate        *notify.Gate  // of the claim connection; whoever has that has it
+	listener    *notify.Listener // nil if it only polls
+	rings       notify.Fanout    // a row has become runnable
+	calls       notify.Fanout    // nobody is responsible any more
+	looks       notify.Fanout    // somebody else cannot run what is runnable, or may have missed it
+	foreign     chan string      // types rung that this worker does not have
+	gate        *notify.Gate     // of the claim connection; whoever has that has it
 	listening   atomic.Bool
 	fleet       atomic.Int64 // workers there are, as of the last report
 	dispatchers []*dispatcher
@@ -79,11 +83,12 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		held:     newHeld(),
 		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
+		foreign:  make(chan string, 1),
 		gate:     notify.NewGate(config.Schema, "tasks"),
 	}
-	w.claims = newConnection(connector(pool, config.Name, claimParams))
-	w.beats = newConnection(connector(pool, config.Name, nil))
-	w.settles = newConnection(connector(pool, config.Name, settleParams))
+	if err := w.prepareConnections(); err != nil {
+		return nil, fmt.Errorf("new worker: %w", err)
+	}
 	w.settler = newSettler(w)
 
 	var shared []string
@@ -104,20 +109,6 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		return nil, errors.New("new worker: the registry is empty: register a handler first")
 	}
 
-	w.listener, err = notify.NewListener(notify.Config{
-		Connect: connector(pool, config.Name+" listener", nil),
-		Ring:    w.ring,
-		Channels: map[string]func(string){
-			notify.Channel(config.Schema, "tasks"): w.fanout.Ring,
-			w.callChannel():                        func(string) { w.calls.RingAll() },
-		},
-		OnConnect:    w.connected,
-		OnDisconnect: w.disconnected,
-		Logger:       w.log,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("new worker: %w", err)
-	}
 	return w, nil
 }
 
@@ -153,11 +144,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
 	var listeners, claimers, beater, settlers sync.WaitGroup
 	for _, d := range w.dispatchers {
-		d.wake, d.call = w.fanout.Subscribe(d.types...), w.calls.Subscribe()
-		defer d.wake.Close()
+		d.ring, d.call, d.look = w.rings.Subscribe(d.types...), w.calls.Subscribe(), w.looks.Subscribe(d.types...)
+		defer d.ring.Close()
 		defer d.call.Close()
+		defer d.look.Close()
 	}
-	listeners.Go(func() { _ = w.listener.Run(listening) })
+	if w.listener != nil {
+		listeners.Go(func() { _ = w.listener.Run(listening) })
+		claimers.Go(func() { w.helpForeign(ctx) })
+	}
 	beater.Go(func() { w.heartbeat(beating) })
 	beater.Go(func() { w.expireLeases(beating) })
 	settlers.Go(func() { w.settler.run(settling) })
@@ -254,7 +249,7 @@ func (w *Worker) handOver(deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	for _, d := range w.dispatchers {
-		if err := d.letGo(ctx, true); err != nil {
+		if err := d.letGo(ctx); err != nil {
 			w.log.Warn("wake-ups not handed over: they wait for the end of this session", "error", err)
 			return
 		}
@@ -277,7 +272,10 @@ func (w *Worker) start(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, "select "+w.name("ensure_partitions")+"()"); err != nil {
 			return fmt.Errorf("make partitions of the archive: %w", err)
 		}
-		return w.register(ctx, conn)
+		if err := w.register(ctx, conn); err != nil {
+			return err
+		}
+		return w.reportOnce(ctx, conn, false)
 	})
 }
 
@@ -293,33 +291,6 @@ func (w *Worker) checkConnections(ctx context.Context, conn *pgx.Conn) error {
 	}
 	return nil
 }
-
-// ring sends a notification for the listener's watchdog.
-func (w *Worker) ring(ctx context.Context, channel, payload string) error {
-	return w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "select pg_notify($1, $2)", channel, payload)
-		return err
-	})
-}
-
-// connected runs after LISTEN: leases first, then a full look for what was missed.
-func (w *Worker) connected() {
-	select {
-	case w.beatNow <- struct{}{}:
-	default:
-	}
-	w.listening.Store(true)
-	w.calls.RingAll()
-}
-
-// disconnected runs when the listener's connection is lost: nobody must think that this worker can be rung.
-func (w *Worker) disconnected() {
-	w.listening.Store(false)
-	w.calls.RingAll()
-}
-
-// callChannel is where workers say that nobody is responsible any more.
-func (w *Worker) callChannel() string { return notify.Channel(w.config.Schema, "tasks") + "_call" }
 
 func (w *Worker) slots() (n int) {
 	for _, d := range w.dispatchers {

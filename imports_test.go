@@ -19,6 +19,7 @@ var mayImport = map[string][]string{
 	"":                    {"lease", "migrations", "internal/settled", "internal/sqlstate"},
 	"registry":            {"", "lease"},
 	"worker":              {"", "lease", "migrations", "notify", "registry", "internal/dial", "internal/settled", "internal/sqlstate"},
+	"internal/doctor":     {"migrations", "internal/sqlstate"},
 	"internal/embeddedpg": {},
 	"internal/pgtest":     {"internal/embeddedpg", "migrations"},
 	"internal/tcpproxy":   {},

@@ -252,6 +252,7 @@ func TestCaseB05HeartbeatsAreSilent(t *testing.T) {
 		return nil
 	})
 	b.start(worker.Config{Lease: time.Second, Slots: 4})
+	b.awaitAsleep() // so that inserts ring
 	heard, stop := b.listen()
 	ids := []uuid.UUID{b.enqueue("long", nil), b.enqueue("long", nil)}
 	recv(t, heard, "notification of an insert")

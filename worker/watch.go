@@ -205,7 +205,7 @@ func (d *dispatcher) planTurn(now time.Time) {
 		d.watch.tryAt = time.Time{}
 	case !d.watch.tryAt.IsZero():
 	case d.watch.standing == notify.Outside:
-		d.watch.tryAt = now.Add(time.Duration(float64(deputyLook) * d.fleet() * (0.25 + 0.5*rand.Float64())))
+		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(float64(deputyLook)*d.fleet()*rand.Float64()))
 	default:
 		d.watch.tryAt = now.Add(deputyLook)
 	}

@@ -185,9 +185,9 @@ func TestHelp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	expect(t, "stdout", succeed(t, "", "", "version").stdout, "pgwake ", "schema version 3")
+	expect(t, "stdout", succeed(t, "", "", "version").stdout, "pgwake ", "schema version 4")
 	v := decode[versionInfo](t, succeed(t, "", "", "version", "--json").stdout)
-	if v.Version == "" || !strings.HasPrefix(v.Go, "go1.") || v.Schema != 3 {
+	if v.Version == "" || !strings.HasPrefix(v.Go, "go1.") || v.Schema != 4 {
 		t.Errorf("version %+v", v)
 	}
 }

@@ -82,6 +82,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 duplicate of a live task,
 		a.newEnqueueCommand(),
 		a.newTasksCommand(),
 		a.newWorkersCommand(),
+		a.newDoctorCommand(),
 		a.newVersionCommand(),
 		a.newDemoCommand(),
 	)

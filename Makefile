@@ -37,6 +37,8 @@ fuzz: ## fuzz every parser for 20 s
 model: ## check the model of the wake gate with spin, and that its broken variants are refuted
 	docs/model/check
 
+prove-2-8-model: model ## the model of the wake gate holds, its broken variants do not
+
 # A proof prints its figures, the goal, and ok or short.
 
 prove-1-1: ## the demo on a fresh clone
@@ -46,7 +48,7 @@ prove-1-2: ## the tests on a fresh clone, five times, as root and not, and on ot
 	internal/proof/fresh-clone tests
 
 prove-1-9: ## the field cases
-	internal/proof/cases
+	internal/proof/cases 1.9 docs/cases.md 'B[0-9]+ ' 'field cases'
 
 prove-1-10: ## import rules, leak checks and fuzz targets
 	internal/proof/hygiene
@@ -57,3 +59,33 @@ prove-1-%: ## one promise of the main job, 1 to 10, as in prove-1-3
 .PHONY: prove-1
 prove-1: ## all promises of the main job, one after the other
 	for i in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) --no-print-directory prove-1-$$i || exit 1; done
+
+# What follows measures, and wants a quiet machine.
+
+prove-2-1: ## enqueues beside a busy fleet, of no trigger and of plain notify
+	cd bench && $(GO) run . check enqueue/busy --prefix 'prove 2.1: '
+
+prove-2-2: ## the same with an idle process of another type, and with spare processes
+	cd bench && $(GO) run . check enqueue/foreign enqueue/spare --prefix 'prove 2.2: '
+
+prove-2-3: ## a million tasks, twice: none waits beside a free slot; takes 10 minutes
+	$(GO) test ./internal/proof -run '^TestProve_2_3$$' -count=1 -timeout 30m -v -args -full
+
+prove-2-4: ## from enqueue to handler, idle and at 1,000 and 5,000 a second
+	cd bench && $(GO) run . check wake --prefix 'prove 2.4: '
+
+prove-2-5: ## statements a task with 16 idle processes
+	cd bench && $(GO) run . check herd --prefix 'prove 2.5: '
+
+prove-2-6: ## what 1 and 64 idle processes cost, in 5 minutes each
+	cd bench && $(GO) run . check idle --idle 5m --prefix 'prove 2.6: '
+
+prove-2-7: ## 64 idle processes and one task due at an instant
+	cd bench && $(GO) run . check due --prefix 'prove 2.7: '
+
+prove-2-8: prove-2-8-model ## keeper killed, stopped, cut off; a locked row; the field cases of waking
+	$(GO) test ./internal/proof -run '^TestProve_2_8$$' -count=1 -timeout 30m -v -args -full
+	internal/proof/cases 2.8 docs/cases.md 'B(01|03|10) ' 'field cases'
+
+prove-2-9: ## where PostgreSQL's rules show through
+	internal/proof/cases 2.9 docs/architecture.md '.*`worker` Test' edges

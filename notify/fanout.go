@@ -1,6 +1,9 @@
 package notify
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Fanout wakes goroutines that wait for a topic, such as a task type. A wake-up
 // carries no data: it says "look", and many of them before the reader looks are one. The zero
@@ -17,6 +20,7 @@ type Subscription struct {
 	fanout *Fanout
 	topics []string
 	c      chan struct{}
+	rings  atomic.Int64
 }
 
 // Subscribe returns a subscription that is woken by rings for the given topics, or
@@ -69,6 +73,7 @@ func (f *Fanout) RingAll() {
 
 func wake(subscriptions map[*Subscription]struct{}) {
 	for s := range subscriptions {
+		s.rings.Add(1)
 		select {
 		case s.c <- struct{}{}:
 		default: // a wake-up is pending: the reader has yet to look
@@ -79,6 +84,9 @@ func wake(subscriptions map[*Subscription]struct{}) {
 // C delivers the wake-ups. It holds one: receive, then look; whatever rings
 // after the receive is delivered again. It is never closed.
 func (s *Subscription) C() <-chan struct{} { return s.c }
+
+// Rings counts the rings so far, those that were one wake-up each.
+func (s *Subscription) Rings() int64 { return s.rings.Load() }
 
 // Close ends the subscription. A pending wake-up may still be received, no new one
 // comes. Closing twice is harmless.

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Standing is what a [Gate] is for the topics of a sleeper: the best of what it is for each, but Blocked if one is.
+// Standing is what a [Gate] is for the topics of a sleeper: the best of what it is for each, but Keeper if not
+// all that it keeps is armed.
 type Standing int
 
 const (
@@ -20,9 +21,9 @@ const (
 	// Deputy: another session keeps the topics, and this one is to see that it does: arm again within a second or so, to
 	// take over from one that is gone.
 	Deputy
-	// Blocked: this session keeps the topic, but commits in flight still hold the gate open. Not a reason to sleep:
-	// look, wait a little, arm again.
-	Blocked
+	// Keeper: this session is responsible for the topics and not armed for all of them. Not a reason to sleep: look, and arm
+	// when there is nothing.
+	Keeper
 	// Armed: this session keeps the topic and whatever becomes visible from now on rings. Look once, and sleep if that
 	// finds nothing.
 	Armed
@@ -40,9 +41,8 @@ type Arming struct {
 // Advisory locks have two integers: the table's oid, and one of these ranges plus the bucket of the topic.
 const (
 	buckets = 1024
-	// gateRange: held exclusively by the session that is to be rung, tried shared by those that insert.
-	gateRange = 0 * buckets
-	// keeperRange: held by the session that is responsible for the topic, armed or looking.
+	// The first range is the gate's own: held exclusively by the session that is to be rung, tried shared by those that
+	// insert. keeperRange: held by the session that is responsible for the topic, armed or looking.
 	keeperRange = 1 * buckets
 	// deputyRange: held by the session that waits to become keeper.
 	deputyRange = 2 * buckets
@@ -117,7 +117,7 @@ const armSQL = `
 select
   u.b,
   k.keeper,
-  case when k.keeper then pg_try_advisory_lock($1, u.b) else false end,
+  case when k.keeper and $5 then pg_try_advisory_lock($1, u.b) else false end,
   case when k.keeper then false when u.deputy then true else pg_try_advisory_lock($1, u.b + 2048) end
 from unnest($2::integer[], $3::boolean[], $4::boolean[]) as u(b, kept, deputy)
 cross join lateral (
@@ -125,79 +125,97 @@ cross join lateral (
   offset 0
 ) as k`
 
-// Arm makes this session the keeper of the sleeper's topics and arms their gates, as far as nobody else keeps them. If that
-// is fresh the sleeper looks once more, and may sleep if that finds nothing; after Blocked it must look again. A topic that
-// is armed already stays so and costs nothing.
+// Keep makes this session the keeper of the sleeper's topics, as far as nobody else is, and the deputy of others. A keeper
+// looks, and arms when it finds nothing.
+func (g *Gate) Keep(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string) (Arming, error) {
+	return g.take(ctx, conn, sleeper, topics, false)
+}
+
+// Arm is Keep, and arms the gates of what the session keeps. If that is fresh the sleeper looks once more, and may sleep if
+// that finds nothing. A topic that is armed already stays so and costs nothing. Commits in flight may hold a gate open:
+// then the session is Keeper, and the sleeper looks, waits a little and arms again.
 func (g *Gate) Arm(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string) (Arming, error) {
-	none := Arming{Standing: Blocked}
+	return g.take(ctx, conn, sleeper, topics, true)
+}
+
+func (g *Gate) take(ctx context.Context, conn *pgx.Conn, sleeper any, topics []string, arm bool) (Arming, error) {
 	list, err := g.on(ctx, conn, topics)
 	if err != nil {
-		return none, err
+		return Arming{}, err
 	}
-	var try []int32
-	var kept, deputy []bool
-	fresh := map[int32]bool{} // were not armed before
-	for _, b := range list {
-		if g.armed[b] == nil {
-			try, kept, deputy = append(try, b), append(kept, g.kept[b] != nil), append(deputy, g.deputy[b] != nil)
-		}
+	fresh, err := g.try(ctx, list, sleeper, arm)
+	if err != nil {
+		return Arming{}, err
 	}
-	if len(try) > 0 {
-		rows, _ := conn.Query(ctx, armSQL, g.oid, try, kept, deputy)
-		var b int32
-		var isKeeper, isArmed, isDeputy bool
-		if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy}, func() error {
-			for _, got := range []struct {
-				is bool
-				m  map[int32]sleepers
-			}{{isKeeper, g.kept}, {isArmed, g.armed}, {isDeputy, g.deputy}} {
-				if got.is {
-					add(got.m, b, sleeper)
-				}
-			}
-			fresh[b] = true
-			return nil
-		}); err != nil {
-			return none, g.failed(fmt.Errorf("arm: %w", err))
-		}
-	}
-	var result Arming
+	result := Arming{}
 	for _, b := range list {
 		if g.kept[b] == nil {
 			result.Partial = true
-			if g.deputy[b] != nil && result.Standing == Outside {
-				result.Standing = Deputy
+			if g.deputy[b] != nil {
+				result.Standing = max(result.Standing, Deputy)
 			}
 			continue
 		}
 		if g.deputy[b] != nil { // no longer: somebody else's turn to watch
 			delete(g.deputy, b)
 			if err := g.unlockKeys(ctx, []int32{b + deputyRange}); err != nil {
-				return none, err
+				return Arming{}, err
 			}
 		}
 		add(g.kept, b, sleeper)
+		if arm && g.armed[b] == nil && result.Standing != Keeper { // one wait in vain is enough
+			if got, err := g.wait(ctx, b); err != nil {
+				return Arming{}, err
+			} else if got {
+				g.armed[b] = sleepers{}
+			}
+		}
 		if g.armed[b] == nil {
-			got := false
-			if result.Standing != Blocked { // one wait in vain is enough
-				if got, err = g.wait(ctx, b); err != nil {
-					return none, err
-				}
-			}
-			if !got {
-				result.Standing = Blocked
-				continue
-			}
+			result.Standing = Keeper
+			continue
 		}
 		if _, before := g.armed[b][sleeper]; !before || fresh[b] {
 			result.Fresh = true
 		}
 		add(g.armed, b, sleeper)
-		if result.Standing != Blocked {
+		if result.Standing != Keeper {
 			result.Standing = Armed
 		}
 	}
 	return result, nil
+}
+
+// try takes what locks there are to be had without a wait, and returns the buckets that it tried to arm.
+func (g *Gate) try(ctx context.Context, list []int32, sleeper any, arm bool) (fresh map[int32]bool, err error) {
+	var buckets []int32
+	var kept, deputy []bool
+	fresh = map[int32]bool{}
+	for _, b := range list {
+		if g.armed[b] == nil && (arm || g.kept[b] == nil) {
+			buckets, kept, deputy = append(buckets, b), append(kept, g.kept[b] != nil), append(deputy, g.deputy[b] != nil)
+			fresh[b] = true
+		}
+	}
+	if len(buckets) == 0 {
+		return fresh, nil
+	}
+	rows, _ := g.conn.Query(ctx, armSQL, g.oid, buckets, kept, deputy, arm)
+	var b int32
+	var isKeeper, isArmed, isDeputy bool
+	if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy}, func() error {
+		for _, got := range []struct {
+			is bool
+			m  map[int32]sleepers
+		}{{isKeeper, g.kept}, {isArmed, g.armed}, {isDeputy, g.deputy}} {
+			if got.is {
+				add(got.m, b, sleeper)
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, g.failed(fmt.Errorf("arm: %w", err))
+	}
+	return fresh, nil
 }
 
 // wait arms a bucket that commits in flight hold open, in the time that armWait allows. The wait is for a lock of the
@@ -249,26 +267,52 @@ func (g *Gate) KeepsTopic(ctx context.Context, conn *pgx.Conn, topic string) (bo
 // maxTopics bounds the memory of topics that others ring.
 const maxTopics = 10_000
 
-// deposeSQL ends the sessions that keep buckets and have not stirred since an instant. One that waits for its client has
-// state_change at the end of its last statement; what another role does is not seen.
-const deposeSQL = `
-select coalesce(bool_or(pg_terminate_backend(a.pid)), false)
-from pg_locks as l
-join pg_stat_activity as a using (pid)
-where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
-  and l.database = (select oid from pg_database where datname = current_database())
-  and l.classid::bigint = $1::integer::bigint & 4294967295 and l.objsubid = 2
-  and l.objid::bigint = any ($2::bigint[])
-  and a.pid <> pg_backend_pid()
-  and ($3 or a.state like 'idle%' and a.state_change < clock_timestamp() - $4::interval)`
+// judgeSQL judges the keepers of buckets, and ends the sessions of those that have not stirred since an instant. A session
+// that waits for its client has state_change at the end of its last statement. What another role does is not seen.
+const judgeSQL = `
+with keeper as (
+  select
+    l.objid::bigint as key,
+    a.pid,
+    a.state is null as hidden,
+    a.state like 'idle%' and a.state_change < clock_timestamp() - $3::interval as silent,
+    a.state not like 'idle%' and a.state_change < clock_timestamp() - interval '1 s' as hangs
+  from pg_locks as l
+  join pg_stat_activity as a using (pid)
+  where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid::bigint = $1::integer::bigint & 4294967295 and l.objsubid = 2
+    and l.objid::bigint = any ($2::bigint[])
+    and a.pid <> pg_backend_pid()
+),
+judged as (
+  select k.pid, k.hidden, k.hangs, (k.silent or $4) and pg_terminate_backend(k.pid) as ended
+  from unnest($2::bigint[]) as u(key)
+  left join keeper as k using (key)
+)
+select
+  coalesce(bool_or(pid is null or hangs or ended), false),
+  coalesce(bool_or(ended), false),
+  coalesce(bool_or(hidden), false)
+from judged`
 
-// Depose ends the sessions of the topics' keepers if they have done nothing for so long, although they were rung or had a
-// timer set: their process is stopped or cut off. With force it ends them whatever they have done. It reports whether one
-// was ended, whose locks are then free in a moment. It takes the role of the keeper, or one that may end its sessions.
-func (g *Gate) Depose(ctx context.Context, conn *pgx.Conn, topics []string, silent time.Duration, force bool) (bool, error) {
+// Judgement is what [Gate.Judge] found.
+type Judgement struct {
+	// Dead: a topic has no keeper, or its keeper's session hangs, or was ended.
+	Dead bool
+	// Ended: a session was ended. Its locks are free in a moment.
+	Ended bool
+	// Hidden: this role may not see what a keeper's session does.
+	Hidden bool
+}
+
+// Judge finds out whether the topics have keepers that do their part, and ends the sessions of those that have done nothing
+// for so long, although they were rung or had a timer set: their process is stopped or cut off. With force it ends them
+// whatever they have done. It takes the role of the keeper, or one that may end its sessions.
+func (g *Gate) Judge(ctx context.Context, conn *pgx.Conn, topics []string, silent time.Duration, force bool) (Judgement, error) {
 	list, err := g.on(ctx, conn, topics)
 	if err != nil {
-		return false, err
+		return Judgement{}, err
 	}
 	var keys []int64
 	for _, b := range list {
@@ -276,14 +320,14 @@ func (g *Gate) Depose(ctx context.Context, conn *pgx.Conn, topics []string, sile
 			keys = append(keys, int64(b+keeperRange))
 		}
 	}
+	var j Judgement
 	if len(keys) == 0 {
-		return false, nil
+		return j, nil
 	}
-	var ended bool
-	if err := conn.QueryRow(ctx, deposeSQL, g.oid, keys, force, silent).Scan(&ended); err != nil {
-		return false, fmt.Errorf("end the session of a silent keeper: %w", err)
+	if err := conn.QueryRow(ctx, judgeSQL, g.oid, keys, silent, force).Scan(&j.Dead, &j.Ended, &j.Hidden); err != nil {
+		return Judgement{}, fmt.Errorf("judge keepers: %w", err)
 	}
-	return ended, nil
+	return j, nil
 }
 
 // Keeps reports whether the session is keeper of any topic for the sleeper.

@@ -148,7 +148,7 @@ func TestGateIsBlockedByCommitsInFlight(t *testing.T) {
 		}
 	}
 	for range 20 {
-		g.arm(notify.Blocked, "a")
+		g.arm(notify.Keeper, "a")
 	}
 	if n := g.locks(); n != 1 {
 		t.Errorf("%d locks after timed-out arms, want the keeper's alone", n)
@@ -213,11 +213,11 @@ func TestGateDeposesASilentKeeper(t *testing.T) {
 	keeper, deputy := newGated(t, pool), newGated(t, pool)
 	depose := func(silent time.Duration, force bool) bool {
 		t.Helper()
-		ended, err := deputy.gate.Depose(t.Context(), deputy.conn, []string{"a"}, silent, force)
-		if err != nil {
-			t.Error(err)
+		j, err := deputy.gate.Judge(t.Context(), deputy.conn, []string{"a"}, silent, force)
+		if err != nil || j.Hidden || j.Dead != j.Ended {
+			t.Errorf("judgement %+v, %v", j, err)
 		}
-		return ended
+		return j.Ended
 	}
 	keeper.arm(notify.Armed, "a")
 	deputy.arm(notify.Deputy, "a")
@@ -233,9 +233,13 @@ func TestGateDeposesASilentKeeper(t *testing.T) {
 	})
 	other := newGated(t, pool)
 	other.arm(notify.Deputy, "a")
-	if ended, err := other.gate.Depose(t.Context(), other.conn, []string{"a"}, time.Hour, true); err != nil || !ended {
-		t.Errorf("ended %v, %v", ended, err)
+	if j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, time.Hour, true); err != nil || !j.Ended {
+		t.Errorf("judgement %+v, %v", j, err)
 	}
+	pgtest.WaitFor(t, 10*time.Second, "there is no keeper", func() bool {
+		j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, time.Hour, false)
+		return err == nil && j == notify.Judgement{Dead: true}
+	})
 }
 
 // Sleepers that follow the rule, arm, look, sleep, miss no row, whatever inserters do meanwhile and whoever is keeper.
@@ -275,7 +279,7 @@ func TestGateLosesNoWakeUp(t *testing.T) {
 					case <-g.rings:
 					case <-ctx.Done():
 					}
-				case tag.RowsAffected() == 0 && arming.Standing != notify.Blocked:
+				case tag.RowsAffected() == 0 && arming.Standing != notify.Keeper:
 					select { // somebody else is responsible; in place of the word that nobody is
 					case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond):
 					case <-ctx.Done():

@@ -204,7 +204,7 @@ func (r *run) listened(ctx context.Context) error {
 	if r.cfg.Ring != nil {
 		ring = func(ctx context.Context, payload string) error { return r.cfg.Ring(ctx, r.probe, payload) }
 	}
-	s.watch(ctx, newWatchdog(r.cfg.Watchdog, r.cfg.ProbeTimeout, ring), func() { r.setDown(nil) })
+	s.watch(ctx, newWatchdog(r.cfg.Watchdog, r.cfg.ProbeTimeout, ring), r.setDown)
 	if ring == nil {
 		r.inEffect(ctx)
 	}

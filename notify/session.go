@@ -76,7 +76,7 @@ select pg_catalog.pg_is_in_recovery(),
        pg_catalog.current_setting('transaction_read_only') = 'on'`
 
 // watch starts the watchdog, which ends in close. Its first probe is to come back before the session's setup time is over.
-func (s *session) watch(ctx context.Context, dog *watchdog, onDead func()) {
+func (s *session) watch(ctx context.Context, dog *watchdog, onDead func(error)) {
 	_ = s.raw.SetDeadline(time.Time{}) // the watchdog's own deadlines take over
 	s.dog = dog
 	if dog.ring == nil {
@@ -91,7 +91,7 @@ func (s *session) watch(ctx context.Context, dog *watchdog, onDead func()) {
 		if ctx.Err() != nil {
 			return
 		}
-		onDead()
+		onDead(err)
 		s.giveUp(err)
 	})
 }

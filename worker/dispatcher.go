@@ -24,9 +24,6 @@ const (
 	// blockedRetryMax.
 	blockedRetry    = 50 * time.Millisecond
 	blockedRetryMax = 150 * time.Millisecond
-	// blockedPatience is after how many such waits, some 10 s, a look a second must do.
-	blockedPatience  = 70
-	blockedRetryLong = time.Second
 	// suspectRetry is how long a suspect waits that cannot run now because another one does.
 	suspectRetry = 2 * time.Second
 )
@@ -53,9 +50,9 @@ type dispatcher struct {
 	dueAt       time.Time     // next look for due rows; zero: none known
 	leaseAt     time.Time     // next end of a lease; zero: none known
 	leaseLooked time.Time     // last look at leases
+	learned     time.Time     // last look at due times, too
 	lookAt      time.Time     // next look without a cause: the sweep
 	blocked     time.Duration // last wait for rows locked by somebody
-	blockedFor  int           // such waits in a row
 	troubled    time.Duration // last wait after an error
 	watch       watch
 	state       stateLog
@@ -137,17 +134,17 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 		found = d.claimed - before
 		if second {
 			d.watch.second = time.Time{}
-			d.judgeKeeper(ctx, found, now.Sub(d.watch.since))
+			if found > 0 {
+				d.judgeKeeper(ctx, now.Sub(d.watch.task))
+			}
 		}
 	}
 	if err := d.moderate(ctx); err != nil {
 		return err
 	}
-	full := d.free() == 0
-	if full {
-		if err := d.letGo(ctx); err != nil {
-			return err
-		}
+	full, err := d.full(ctx)
+	if err != nil {
+		return err
 	}
 	// While it is busy, and when a ring has come in meanwhile, only the ends of leases are worth a look, now and then.
 	busy := full || d.watch.isKeeper() && len(d.ring.C()) > 0
@@ -162,7 +159,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	d.planTurn(time.Now())
 	// One that only tried to take over, or looked in vain behind the keeper's back or without rings, knows what lies ahead
 	// from its last look. The deputy must know it as well as the keeper.
-	idle := !look || second && d.watch.standing == notify.Outside || d.watch.poll > 0
+	idle := !look || second && (d.watch.standing == notify.Outside || now.Sub(d.learned) < time.Second) || d.watch.poll > 0
 	if idle && !leases && !due && found == 0 && now.Before(d.lookAt) {
 		return nil
 	}
@@ -187,7 +184,7 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 			return err
 		}
 		if len(batch) > 0 {
-			d.blocked, d.blockedFor = 0, 0
+			d.blocked = 0
 			d.claimed += len(batch)
 			d.dispatch(ctx, batch)
 		}
@@ -289,6 +286,7 @@ func (d *dispatcher) learn(ctx context.Context) error {
 	now = time.Now()
 	// A lease taken right after a look ends no sooner than the lease's length from then.
 	d.lookAt = now.Add(min(time.Duration(float64(d.w.config.Sweep)*(0.9+0.2*rand.Float64())), reread, d.w.config.Lease))
+	d.learned = now
 	if leases {
 		d.leaseLooked = now
 	}
@@ -297,11 +295,8 @@ func (d *dispatcher) learn(ctx context.Context) error {
 	if due <= 0 || leases && leaseEnd <= 0 {
 		wait = d.blocked
 		d.blocked = min(max(2*d.blocked, blockedRetry), blockedRetryMax)
-		if d.blockedFor++; d.blockedFor > blockedPatience {
-			d.blocked = blockedRetryLong
-		}
 	} else {
-		d.blocked, d.blockedFor = 0, 0
+		d.blocked = 0
 	}
 	d.dueAt = after(now, due, wait)
 	if leases {
@@ -343,10 +338,13 @@ func (d *dispatcher) wait(err error) time.Duration {
 		return time.Duration(float64(d.troubled) * (0.5 + rand.Float64()))
 	}
 	d.troubled = 0
-	if d.free() == 0 {
-		return leaseLook // or until a slot is set free
-	}
 	now := time.Now()
+	if d.free() == 0 { // until a slot is set free
+		if d.watch.standing != notify.Outside && !d.watch.fullAt.IsZero() {
+			return max(d.watch.fullAt.Add(fullPatience).Sub(now), 0)
+		}
+		return leaseLook
+	}
 	next := now.Add(reread)
 	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.lookAt, d.watch.second, d.watch.tryAt, d.watch.pollAt} {
 		if !at.IsZero() && at.Before(next) {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,10 +43,14 @@ func (w *Worker) prepareConnections() error {
 		Channels:     map[string]func(string){channel: w.rung, channel + callSuffix: w.calls.Ring, channel + lookSuffix: w.looks.Ring},
 		OnConnect:    w.connected,
 		OnDisconnect: w.disconnected,
-		Logger:       w.log,
+		ProbeTimeout: probeTimeout, ConnectTimeout: dial.Timeout,
+		Logger: w.log,
 	})
 	return err
 }
+
+// probeTimeout bounds, twice, the time after which a dead connection of the listener is given up.
+const probeTimeout = 3 * time.Second
 
 // Beside the channel of the ring trigger there are two on which workers speak to each other.
 const (

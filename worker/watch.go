@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// fastRing is the time between two rings below which ringing is wasted: inserters pay for it, and the keeper would
-	// find the rows by looking.
-	fastRing = 5 * time.Millisecond
-	// fastRings is how many such rings in a row end it.
+	// fastRing is the mean time between two rings below which ringing is wasted: inserters pay for it, and the keeper would
+	// find the rows by looking. fastRings is over how many it is taken.
+	fastRing  = 5 * time.Millisecond
 	fastRings = 8
-	// holdMin and holdMax bound the time between two looks of a keeper that does not let itself be rung. It doubles while
-	// arming again is answered by rings at once. A task may wait so long, at rates at which one starts every few
-	// milliseconds.
-	holdMin = 3 * time.Millisecond
-	holdMax = 10 * time.Millisecond
+	// holdMin and holdMax bound the time between two looks of a keeper that does not let itself be rung, as long as they find
+	// something. It doubles while arming again is answered by fast rings at once.
+	holdMin = 2 * time.Millisecond
+	holdMax = 5 * time.Millisecond
+	// fullPatience is how long a keeper without a free slot stays responsible: one may be free in a moment.
+	fullPatience = 10 * time.Millisecond
 	// deputyLook is how often a deputy sees whether there is a keeper. Of the others about two do in that time.
 	deputyLook = 800 * time.Millisecond
 	// secondLookMin and secondLookMax bound the time after a ring when one that is not keeper looks whether the keeper has
@@ -51,11 +51,12 @@ type watch struct {
 	looking bool          // disarmed: rings would come too fast
 	hold    time.Duration // between two looks then
 	armedAt time.Time
-	rangAt  time.Time
-	fast    int // rings in a row that came fast
+	since   time.Time // when the rings before the next fastRings began
+	rings   int64     // there had been by then
+	fullAt  time.Time // since when there is no free slot; zero: there is
 
 	// Of the others.
-	since  time.Time // since when there is something for the keeper to do
+	task   time.Time // since when there is something for the keeper to do
 	second time.Time // when to look behind the keeper's back; zero: not
 	caught int       // such looks in a row that found something
 	alone  time.Time // until when to act without regard to the keeper
@@ -66,24 +67,15 @@ type watch struct {
 	pollAt time.Time
 }
 
-func (w *watch) isKeeper() bool { return w.standing == notify.Armed || w.standing == notify.Blocked }
+func (w *watch) isKeeper() bool { return w.standing >= notify.Keeper }
 
 // heard decides what a ring means to the dispatcher: whether it looks now.
 func (d *dispatcher) heard(now time.Time) bool {
-	if !d.watch.isKeeper() {
-		if now.Before(d.watch.alone) {
-			return true
-		}
-		d.watchKeeper(now)
-		return false
+	if d.watch.isKeeper() || now.Before(d.watch.alone) {
+		return true
 	}
-	if now.Sub(d.watch.rangAt) < fastRing {
-		d.watch.fast++
-	} else {
-		d.watch.fast = 0
-	}
-	d.watch.rangAt = now
-	return true
+	d.watchKeeper(now)
+	return false
 }
 
 // called plans to take over from a keeper that has let go: the deputy at once, the others in case there is none.
@@ -101,55 +93,61 @@ func (d *dispatcher) called(now time.Time) {
 }
 
 // watchKeeper plans a look behind the keeper's back, who has something to do at the instant given: by the deputy, and by
-// about one of the others.
+// seldom by others.
 func (d *dispatcher) watchKeeper(at time.Time) {
-	if !d.watch.second.IsZero() || d.watch.standing == notify.Outside && rand.Float64()*d.fleet() > 1 {
+	if !d.watch.second.IsZero() || d.watch.standing == notify.Outside && 2*rand.Float64()*d.fleet() > 1 {
 		return
 	}
-	d.watch.since = at
+	d.watch.task = at
 	d.watch.second = at.Add(secondLookMin + rand.N(secondLookMax-secondLookMin))
 }
 
 func (d *dispatcher) fleet() float64 { return float64(max(d.w.fleet.Load(), 1)) }
 
-// judgeKeeper draws the conclusion from a look behind the keeper's back, which found so many tasks that the keeper should
-// have taken so long ago: it is dead, stopped, cut off or slow.
-func (d *dispatcher) judgeKeeper(ctx context.Context, found int, late time.Duration) {
+// judgeKeeper draws the conclusion from a look behind the keeper's back, which found tasks. That alone says little, since
+// others may have come in a moment ago; but a keeper that has done nothing since it had something to do is dead, stopped
+// or cut off.
+func (d *dispatcher) judgeKeeper(ctx context.Context, late time.Duration) {
 	if d.watch.isKeeper() || !d.w.listening.Load() {
 		return
 	}
-	if found == 0 {
-		d.watch.caught = 0
-		return
-	}
-	d.watch.caught++
-	d.watch.alone = time.Now().Add(actAlone)
-	var ended bool
+	var j notify.Judgement
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		ended, err = d.w.gate.Depose(ctx, conn, d.types, late, d.watch.caught >= deposeAfter)
+		j, err = d.w.gate.Judge(ctx, conn, d.types, late, d.watch.caught >= deposeAfter)
 		return err
 	})
+	now := time.Now()
 	switch {
 	case err != nil:
 		d.w.log.Debug("cannot judge the worker that should have run a task", "late", late, "error", err)
-	case ended:
+	case j.Dead:
+		d.watch.caught, d.watch.alone, d.watch.tryAt = 0, now.Add(actAlone), now
+	case j.Hidden:
+		d.watch.caught++
+	}
+	if j.Ended {
 		d.w.log.Warn("ended the session of a worker that does not answer, and run its part", "late", late)
-		d.watch.tryAt = time.Now().Add(holdMin)
+		d.watch.tryAt = now.Add(holdMin)
 	}
 }
 
 // moderate ends ringing that comes too fast: the keeper looks by itself from now on.
 func (d *dispatcher) moderate(ctx context.Context) error {
-	if d.watch.standing != notify.Armed || d.watch.fast < fastRings {
+	if d.watch.standing != notify.Armed || d.ring.Rings()-d.watch.rings < fastRings {
 		return nil
 	}
-	if time.Since(d.watch.armedAt) < 2*fastRings*fastRing {
+	now, rings := time.Now(), d.ring.Rings()
+	took, n := now.Sub(d.watch.since), rings-d.watch.rings
+	d.watch.since, d.watch.rings = now, rings
+	if took > time.Duration(n)*fastRing {
+		return nil
+	}
+	if now.Sub(d.watch.armedAt) < 2*fastRings*fastRing {
 		d.watch.hold = min(2*d.watch.hold, holdMax)
 	} else {
 		d.watch.hold = holdMin
 	}
-	d.watch.fast, d.watch.looking = 0, true
-	d.watch.standing = notify.Blocked // keeper, and not armed
+	d.watch.standing, d.watch.looking = notify.Keeper, true
 	return d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) error { return d.w.gate.Disarm(ctx, conn, d) })
 }
 
@@ -162,40 +160,64 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		return true, d.letGo(ctx)
 	}
 	d.watch.poll, d.watch.pollAt = 0, time.Time{}
-	if d.watch.looking {
-		if found > 0 {
-			d.dueAt = now.Add(d.watch.hold)
-			return false, nil
-		}
-		d.watch.looking = false
+	if d.watch.looking && found > 0 {
+		d.dueAt = now.Add(d.watch.hold)
+		return false, nil
 	}
 	var arming notify.Arming
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		if d.watch.standing != notify.Blocked && !reached(now, d.watch.tryAt) {
-			if !d.watch.isKeeper() || d.w.gate.Keeps(conn, d) {
-				arming = notify.Arming{Standing: d.watch.standing, Partial: d.watch.partial}
-				return nil
-			}
+		held := d.watch.isKeeper() && d.w.gate.Keeps(conn, d)
+		switch {
+		case held && d.watch.standing == notify.Armed && !reached(now, d.watch.tryAt), !d.watch.isKeeper() && !reached(now, d.watch.tryAt):
+			arming = notify.Arming{Standing: d.watch.standing, Partial: d.watch.partial}
+			return nil
+		case held:
+			arming, err = d.w.gate.Arm(ctx, conn, d, d.types)
+		default:
+			d.watch.standing = notify.Outside // another session holds nothing
+			arming, err = d.w.gate.Keep(ctx, conn, d, d.types)
 		}
-		arming, err = d.w.gate.Arm(ctx, conn, d, d.types)
 		d.watch.tryAt = time.Time{}
 		return err
 	})
+	before := d.watch.standing
 	d.watch.standing, d.watch.partial = arming.Standing, arming.Partial
 	switch {
 	case err != nil:
-		d.watch.standing = notify.Outside
 		return false, err
-	case arming.Standing == notify.Blocked:
-		d.dueAt = now.Add(blockedMin + rand.N(blockedMax-blockedMin))
-		return false, nil
 	case arming.Fresh:
-		d.watch.armedAt = now
-		d.watch.second, d.watch.caught = time.Time{}, 0
+		d.watch.looking = false
+		d.watch.armedAt, d.watch.since, d.watch.rings = now, now, d.ring.Rings()
 		d.dueAt = now // arm, then claim
+		return false, nil
+	case arming.Standing == notify.Keeper && before < notify.Keeper:
+		// Taken over: look first, for all that is to be found may be a lot.
+		d.watch.looking, d.watch.hold = true, holdMin
+		d.watch.second, d.watch.caught = time.Time{}, 0
+		d.dueAt = now
+		return false, nil
+	case arming.Standing == notify.Keeper:
+		d.watch.looking = false
+		d.dueAt = now.Add(blockedMin + rand.N(blockedMax-blockedMin))
 		return false, nil
 	}
 	return true, nil
+}
+
+// full reports whether there is no free slot. A keeper for which that lasts lets go.
+func (d *dispatcher) full(ctx context.Context) (bool, error) {
+	if d.free() > 0 {
+		d.watch.fullAt = time.Time{}
+		return false, nil
+	}
+	now := time.Now()
+	if d.watch.fullAt.IsZero() {
+		d.watch.fullAt = now
+	}
+	if now.Sub(d.watch.fullAt) < fullPatience {
+		return true, nil
+	}
+	return true, d.letGo(ctx)
 }
 
 // planTurn sets when one that is not keeper of all its types sees whether somebody else is.
@@ -204,8 +226,10 @@ func (d *dispatcher) planTurn(now time.Time) {
 	case !d.w.listening.Load() || d.watch.isKeeper() && !d.watch.partial:
 		d.watch.tryAt = time.Time{}
 	case !d.watch.tryAt.IsZero():
+	case now.Before(d.watch.alone):
+		d.watch.tryAt = now.Add(deputyLook / 8)
 	case d.watch.standing == notify.Outside:
-		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(float64(deputyLook)*d.fleet()*rand.Float64()))
+		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(2*float64(deputyLook)*d.fleet()*rand.Float64()))
 	default:
 		d.watch.tryAt = now.Add(deputyLook)
 	}
@@ -231,7 +255,7 @@ func (d *dispatcher) letGo(ctx context.Context) error {
 		keeps = d.w.gate.Keeps(conn, d)
 		return d.w.gate.Release(ctx, conn, d)
 	})
-	d.watch.standing, d.watch.partial, d.watch.looking, d.watch.fast = notify.Outside, false, false, 0
+	d.watch.standing, d.watch.partial, d.watch.looking = notify.Outside, false, false
 	d.watch.tryAt = time.Now() // as soon as there is room
 	if err != nil || !keeps {
 		return err

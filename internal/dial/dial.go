@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,6 +17,9 @@ import (
 
 	"github.com/pgwake/pgwake/notify"
 )
+
+// Timeout bounds the time to open a session.
+const Timeout = 5 * time.Second
 
 // Dialer opens sessions of one kind.
 type Dialer struct {
@@ -64,6 +68,8 @@ type Session struct {
 // Connect opens a session. A pooler refuses startup parameters that it cannot keep apart, or ignores them if told to, and
 // gives out process ids of its own.
 func (d *Dialer) Connect(ctx context.Context) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
 	config := d.config.Copy()
 	if d.before != nil {
 		if err := d.before(ctx, config); err != nil {

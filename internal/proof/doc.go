@@ -12,6 +12,9 @@
 //	1.7  effects happen exactly once and no task is lost while worker processes are killed
 //	1.8  what breaks lease protocols does not break this one: a server crash before the claim is on disk, a row locked by
 //	     somebody, operators that move running tasks, plans made while the queue was empty
+//	2.3  no task waits beside a free slot, at whatever rate and in whatever transactions it comes, listeners lost or not
+//	2.8  when the worker that is to be woken is killed, stopped or cut off, one task is a little late and no more; a task
+//	     whose row is locked when it falls due starts when the lock ends
 //
 // Without a flag each runs in a small version, beside the tests of other packages, which judges what happens but not how
 // fast. The full version wants a quiet machine for some minutes:

@@ -41,6 +41,7 @@ type job struct {
 	Sweep time.Duration
 	Drain time.Duration
 	Work  time.Duration // mean time of a handler, where the role has use for it
+	Log   string        // file to write runs to, where the role does so
 }
 
 // lastWords is how much of a process's log a failed test shows.

@@ -22,6 +22,8 @@ var roles = map[string]func(*worked) registry.Next{
 	"sleep":  func(w *worked) registry.Next { return w.sleep },
 	"late":   func(w *worked) registry.Next { return w.late },
 	"effect": func(w *worked) registry.Next { return w.effect },
+	"logged": logged,
+	"noted":  func(w *worked) registry.Next { return w.noted },
 }
 
 // sleep goes on until its context ends.

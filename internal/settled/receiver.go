@@ -139,13 +139,13 @@ func (r *Receiver) Run(ctx context.Context) {
 // step does what is to be done now and returns the time until it must be looked again.
 func (r *Receiver) step(ctx context.Context) (time.Duration, error) {
 	wait := lookMin + rand.N(lookMax-lookMin)
-	standing := notify.Blocked
+	standing := notify.Keeper
 	var err error
 	connected := r.listener.Connected()
 	if connected {
 		standing, err = r.arm(ctx)
 	}
-	switch ready := connected && err == nil && standing != notify.Blocked; {
+	switch ready := connected && err == nil && standing != notify.Keeper; {
 	case ready && !r.ready.Load():
 		r.ready.Store(true) // before the call: whoever is not called sees it
 		r.resync()
@@ -188,7 +188,7 @@ func (r *Receiver) arm(ctx context.Context) (standing notify.Standing, err error
 		r.ready.Store(false) // it may have missed something itself
 		_, err = s.Exec(ctx, notifySQL, Channel(r.cfg.Schema), message{From: r.id, Say: sayResync}.text())
 		if err != nil {
-			r.standing = notify.Blocked // to be called next time
+			r.standing = notify.Keeper // to be called next time
 		}
 		return err
 	})
@@ -217,7 +217,7 @@ func (r *Receiver) do(ctx context.Context, f func(context.Context, *dial.Session
 	defer func() { <-r.lock }()
 	if r.session == nil || r.session.IsClosed() {
 		r.ready.Store(false)
-		r.standing = notify.Blocked
+		r.standing = notify.Keeper
 		s, err := r.dialer.Connect(ctx)
 		if err != nil {
 			return err

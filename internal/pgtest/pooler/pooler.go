@@ -22,8 +22,8 @@ import (
 // or "session"; further settings are lines of its configuration. The test is skipped if PgBouncer is not installed.
 func Start(t testing.TB, database, mode, settings string) string {
 	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
+	program := find()
+	if program == "" {
 		t.Skip("needs pgbouncer: apt-get install pgbouncer")
 	}
 	to, err := url.Parse(database)
@@ -74,6 +74,16 @@ default_pool_size = 20
 		return true
 	})
 	return to.String()
+}
+
+// find looks where Debian puts it, too, which is not in the path of all users.
+func find() string {
+	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
+		if program, err := exec.LookPath(name); err == nil {
+			return program
+		}
+	}
+	return ""
 }
 
 func freePort(t testing.TB) int {

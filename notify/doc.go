@@ -78,18 +78,24 @@
 //     tries it shared: got it, nobody sleeps, no notification; refused, it rings. The shared lock goes only after the row is
 //     visible.
 //
-//   - The keeper's. Whoever holds it is responsible for the topic, armed or not: it will look before it sleeps, and will be
-//     armed before that look. All others may sleep at once. At a rate at which ringing costs more than looking the keeper
-//     disarms and looks by itself, and nobody else is woken by that.
+//   - The keeper's. Whoever holds it is responsible for the topic, armed or not: it looks, arms when it finds nothing, looks
+//     again and only then sleeps. All others may sleep at once. At a rate at which ringing costs more than looking it
+//     disarms and looks by itself, and nobody else is woken by that. One that cannot go on lets go and calls the others.
 //
 //   - The deputy's. Its holder sees now and then whether there is a keeper, and looks behind the keeper's back after a ring.
 //
-//     Arm: keeper's lock got       commits in flight are through
-//     ┌─► outside ────────────────────► keeper ─────────────────────────────► armed ◄─┐
-//     │   or deputy ◄──────────────────── │ ▲        (else blocked: look, try again)  │ ring:
-//     │       ▲       Release             │ └────────────── Disarm ───────────┘ │ │   │ look,
-//     │       └───────────────────────────┼─────────────── Release ─────────────┘ └───┘ nothing due
-//     └── session lost: its locks are gone┘                                  then sleep
+// The states of a session for a topic:
+//
+//	Keep: its lock got       Arm: nothing found, commits in flight are through
+//	┌─► outside ─────────────► keeper ────────────────────────────────────► armed ◄─┐
+//	│   or deputy              │  │ ▲                                        │ │ │  │ ring:
+//	│       ▲ ▲     Release    │  │ └───────── Disarm: rings too fast ───────┘ │ │  │ look,
+//	│       │ └────────────────┘  │                                            │ └──┘ nothing,
+//	│       └─────────────────────┼───────────────── Release ──────────────────┘      sleep
+//	└──── session lost: its locks are gone
+//
+// A keeper whose process is stopped or cut off holds its locks until its session ends. [Gate.Judge] ends it when it has
+// done nothing although there was something to do.
 //
 // Why no wake-up is lost. A row becomes visible before its inserter's shared lock goes, or its inserter was refused. Arming
 // waits for all shared locks. So the look that follows arming sees every row whose inserter was not refused, and every

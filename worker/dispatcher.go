@@ -136,6 +136,8 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 			d.watch.second = time.Time{}
 			if found > 0 {
 				d.judgeKeeper(ctx, now.Sub(d.watch.task))
+			} else {
+				d.watch.caught = 0
 			}
 		}
 	}

@@ -22,7 +22,7 @@ const (
 	// fullPatience is how long a keeper without a free slot stays responsible: one may be free in a moment.
 	fullPatience = 10 * time.Millisecond
 	// deputyLook is how often a deputy sees whether there is a keeper. Of the others about two do in that time.
-	deputyLook = 800 * time.Millisecond
+	deputyLook = 600 * time.Millisecond
 	// secondLookMin and secondLookMax bound the time after a ring when one that is not keeper looks whether the keeper has
 	// done its work.
 	secondLookMin = 100 * time.Millisecond

@@ -194,6 +194,7 @@ sleepable:
 		if
 		:: keeper == me
 		:: keeper == NOBODY -> keeper = me; thinks = true
+		:: keeper == NOBODY -> keeper = me; thinks = true; looking = true; goto look   /* keep: look, then arm */
 		:: else -> thinks = false; goto sleep   /* another keeper */
 		fi
 	}
@@ -258,6 +259,10 @@ deaf:
 #endif
 	goto sleep;
 filled:
+	if
+	:: goto look   /* a slot was set free in time */
+	:: true
+	fi;
 #ifdef FULL_SILENT
 	letGo(false);
 #else

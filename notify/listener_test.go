@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -420,6 +423,57 @@ func TestListenerIsNotConnectedToReadOnlyServer(t *testing.T) {
 	f.expect(t, "connect") // the first event: nobody was told of a connection before
 	if warn := f.logs.count(slog.LevelWarn); warn != 1 {
 		t.Errorf("%d warnings for one outage: %v", warn, f.logs.lines)
+	}
+}
+
+// A hot standby accepts connections and refuses LISTEN. Promoted, it is listened to.
+func TestListenerWaitsForTheStandbyToBePromoted(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	f := newFixture(t, server.URL("postgres"), setup{}).start(t)
+	f.expect(t, "connect")
+	if err := server.StopFast(); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "disconnect")
+	standby := filepath.Join(server.Dir(), "data", "standby.signal")
+	if err := errors.Join(os.WriteFile(standby, nil, 0o600), os.Chmod(standby, 0o666), server.Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.WaitFor(t, patience, "the standby is refused", func() bool { return errors.Is(f.Health().LastError, ErrNotWritable) })
+	if f.Connected() {
+		t.Error("connected to a standby")
+	}
+	f.pool.Reset()
+	f.exec(t, "select pg_promote()")
+	f.expect(t, "connect")
+	f.exec(t, "notify a, 'promoted'")
+	f.expect(t, "a:promoted")
+	if warn := f.logs.count(slog.LevelWarn); warn != 1 {
+		t.Errorf("%d warnings for one outage: %v", warn, f.logs.lines)
+	}
+}
+
+// A socket on which everything takes its time is a connection all the same.
+func TestListenerOnASlowSocket(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewEmpty(t)
+	target, err := pgx.ParseConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := tcpproxy.New(t, net.JoinHostPort(target.Host, strconv.Itoa(int(target.Port))))
+	proxy.Slow(time.Millisecond / 2)
+	f := newFixture(t, database, setup{url: through(t, database, proxy.Addr()), cfg: func(_ *fixture, c *Config) {
+		c.Watchdog, c.ProbeTimeout = 50*time.Millisecond, 5*time.Second
+	}}).start(t)
+	f.expect(t, "connect")
+	heard := f.Health().LastHeard
+	pgtest.WaitFor(t, patience, "echoes of some probes", func() bool { return f.Health().LastHeard.Sub(heard) > 500*time.Millisecond })
+	f.exec(t, "notify a, 'slow'")
+	f.expect(t, "a:slow")
+	if h := f.Health(); h.Reconnects != 0 || h.LastError != nil {
+		t.Errorf("health %+v", h)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy forwards connections to one target. It ends with the test.
@@ -19,6 +20,7 @@ type Proxy struct {
 	mu    sync.Mutex            // guards the two below
 	open  chan struct{}         // closed while bytes may pass; a new one while they may not
 	conns map[net.Conn]struct{} // both sides of each pair
+	slow  time.Duration
 }
 
 // New starts a proxy to target, "host:port", on a free port of 127.0.0.1.
@@ -60,6 +62,13 @@ func (p *Proxy) Blackhole(on bool) {
 			close(p.open)
 		}
 	}
+}
+
+// Slow makes bytes pass one by one, so long after each other, from their next arrival on.
+func (p *Proxy) Slow(each time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = each
 }
 
 // Cut closes every connection there is, on both sides. New ones are accepted.
@@ -118,15 +127,38 @@ func (p *Proxy) pump(to, from net.Conn) {
 		if !p.pass() {
 			return
 		}
-		if n > 0 {
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
+		if !p.write(to, buf[:n]) {
+			return
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// write reports false when the connection or the proxy ends.
+func (p *Proxy) write(to net.Conn, bytes []byte) bool {
+	p.mu.Lock()
+	slow := p.slow
+	p.mu.Unlock()
+	step := len(bytes)
+	if slow > 0 {
+		step = 1
+	}
+	for len(bytes) > 0 {
+		if _, err := to.Write(bytes[:step]); err != nil {
+			return false
+		}
+		if bytes = bytes[step:]; slow == 0 {
+			continue
+		}
+		select {
+		case <-time.After(slow):
+		case <-p.done:
+			return false
+		}
+	}
+	return true
 }
 
 // pass waits until bytes may pass. It reports false when the proxy ends.

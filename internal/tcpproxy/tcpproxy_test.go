@@ -48,6 +48,20 @@ func TestCutEndsConnectionsAndAcceptsNewOnes(t *testing.T) {
 	roundTrip(t, dial(t, p), "after")
 }
 
+func TestSlowPassesBytesOneByOne(t *testing.T) {
+	p := New(t, echoServer(t))
+	conn := dial(t, p)
+	const each = 5 * time.Millisecond
+	p.Slow(each)
+	start := time.Now()
+	roundTrip(t, conn, "12345678")
+	if took := time.Since(start); took < 7*each { // all but the last byte
+		t.Errorf("8 bytes took %s", took)
+	}
+	p.Slow(0)
+	roundTrip(t, conn, "after")
+}
+
 func TestStopsWhileBlackholed(t *testing.T) {
 	p := New(t, echoServer(t))
 	conn := dial(t, p)

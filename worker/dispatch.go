@@ -96,10 +96,14 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 func (d *dispatcher) release() {
 	d.busy.Add(-1)
 	if d.more.Load() {
-		select {
-		case d.freed <- struct{}{}:
-		default:
-		}
+		d.tellFree()
+	}
+}
+
+func (d *dispatcher) tellFree() {
+	select {
+	case d.freed <- struct{}{}:
+	default:
 	}
 }
 

@@ -47,6 +47,7 @@ type dispatcher struct {
 
 	// Only the dispatcher's own goroutine uses these.
 	claimed     int
+	fullAt      time.Time     // since when claims have found more than there were slots for; zero: the last one did not
 	dueAt       time.Time     // next look for due rows; zero: none known
 	leaseAt     time.Time     // next end of a lease; zero: none known
 	leaseLooked time.Time     // last look at leases
@@ -113,6 +114,7 @@ func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	now := time.Now()
 	leases := d.leaseLooked.IsZero() || reached(now, d.leaseAt)
+	look = look || !d.fullAt.IsZero()
 	if leases {
 		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
@@ -144,12 +146,11 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	if err := d.moderate(ctx); err != nil {
 		return err
 	}
-	full, err := d.full(ctx)
-	if err != nil {
+	if err := d.yieldIfFull(ctx); err != nil {
 		return err
 	}
 	// While it is busy, and when a ring has come in meanwhile, only the ends of leases are worth a look, now and then.
-	busy := full || d.watch.isKeeper() && len(d.ring.C()) > 0
+	busy := !d.fullAt.IsZero() || d.watch.isKeeper() && len(d.ring.C()) > 0
 	if ctx.Err() != nil || busy && time.Since(d.leaseLooked) < leaseLook {
 		return nil
 	}
@@ -168,18 +169,9 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	return d.learn(ctx)
 }
 
-// claim claims until no more is due, or no slot is free.
+// claim claims as much as there are free slots for. If there may be more, the next free slot is told of.
 func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) error {
-	for ctx.Err() == nil {
-		free := d.free()
-		if free == 0 {
-			// Said before the slots are counted again, so that one set free in between is heard of.
-			d.more.Store(true)
-			if d.free() == 0 {
-				return nil
-			}
-			continue
-		}
+	if free := d.free(); free > 0 {
 		d.more.Store(false)
 		batch, err := d.take(ctx, free, claim)
 		if err != nil {
@@ -191,8 +183,17 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 			d.dispatch(ctx, batch)
 		}
 		if len(batch) < free {
+			d.fullAt = time.Time{}
 			return nil
 		}
+	}
+	// Said before the slots are counted again, so that one set free in between is heard of.
+	d.more.Store(true)
+	if d.free() > 0 {
+		d.tellFree()
+	}
+	if d.fullAt.IsZero() {
+		d.fullAt = time.Now()
 	}
 	return nil
 }
@@ -342,8 +343,8 @@ func (d *dispatcher) wait(err error) time.Duration {
 	d.troubled = 0
 	now := time.Now()
 	if d.free() == 0 { // until a slot is set free
-		if d.watch.standing != notify.Outside && !d.watch.fullAt.IsZero() {
-			return max(d.watch.fullAt.Add(fullPatience).Sub(now), 0)
+		if d.watch.standing != notify.Outside {
+			return max(d.fullAt.Add(fullPatience).Sub(now), 0)
 		}
 		return leaseLook
 	}

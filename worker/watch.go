@@ -19,9 +19,9 @@ const (
 	// something. It doubles while arming again is answered by fast rings at once.
 	holdMin = 2 * time.Millisecond
 	holdMax = 5 * time.Millisecond
-	// fullPatience is how long a keeper without a free slot stays responsible: one may be free in a moment.
+	// fullPatience is how long a keeper stays responsible that has no slot for what is due: one may be free in a moment.
 	fullPatience = 10 * time.Millisecond
-	// deputyLook is how often a deputy sees whether there is a keeper. Of the others about two do in that time.
+	// deputyLook is how often a deputy sees whether there is a keeper. Of the others one does in about four times that.
 	deputyLook = 600 * time.Millisecond
 	// secondLookMin and secondLookMax bound the time after a ring when one that is not keeper looks whether the keeper has
 	// done its work.
@@ -53,7 +53,6 @@ type watch struct {
 	armedAt time.Time
 	since   time.Time // when the rings before the next fastRings began
 	rings   int64     // there had been by then
-	fullAt  time.Time // since when there is no free slot; zero: there is
 
 	// Of the others.
 	task   time.Time // since when there is something for the keeper to do
@@ -61,6 +60,7 @@ type watch struct {
 	caught int       // such looks in a row that found something
 	alone  time.Time // until when to act without regard to the keeper
 	tryAt  time.Time // when to try to take over
+	called bool      // since the last try
 
 	// While nothing is heard.
 	poll   time.Duration // between two looks; zero: it listens
@@ -83,6 +83,7 @@ func (d *dispatcher) called(now time.Time) {
 	if d.watch.isKeeper() && !d.watch.partial {
 		return
 	}
+	d.watch.called = true
 	at := now
 	if d.watch.standing == notify.Outside {
 		at = now.Add(takeOverMin + rand.N(takeOverMax-takeOverMin))
@@ -165,6 +166,7 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		return false, nil
 	}
 	var arming notify.Arming
+	called := d.watch.called
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		held := d.watch.isKeeper() && d.w.gate.Keeps(conn, d)
 		switch {
@@ -174,10 +176,12 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		case held:
 			arming, err = d.w.gate.Arm(ctx, conn, d, d.types)
 		default:
-			d.watch.standing = notify.Outside // another session holds nothing
+			if d.watch.isKeeper() {
+				d.watch.standing = notify.Outside // another session holds nothing
+			}
 			arming, err = d.w.gate.Keep(ctx, conn, d, d.types)
 		}
-		d.watch.tryAt = time.Time{}
+		d.watch.tryAt, d.watch.called = time.Time{}, false
 		return err
 	})
 	before := d.watch.standing
@@ -195,6 +199,9 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		d.watch.looking, d.watch.hold = true, holdMin
 		d.watch.second, d.watch.caught = time.Time{}, 0
 		d.dueAt = now
+		if before == notify.Deputy && !called {
+			return false, d.w.call(ctx) // the keeper is gone without a word, and there is no deputy now
+		}
 		return false, nil
 	case arming.Standing == notify.Keeper:
 		d.watch.looking = false
@@ -204,20 +211,15 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 	return true, nil
 }
 
-// full reports whether there is no free slot. A keeper for which that lasts lets go.
-func (d *dispatcher) full(ctx context.Context) (bool, error) {
-	if d.free() > 0 {
-		d.watch.fullAt = time.Time{}
-		return false, nil
+// yieldIfFull lets go if for some time there has been more work than slots: others are to help.
+func (d *dispatcher) yieldIfFull(ctx context.Context) error {
+	if d.free() == 0 && d.fullAt.IsZero() {
+		d.fullAt = time.Now() // by a suspect
 	}
-	now := time.Now()
-	if d.watch.fullAt.IsZero() {
-		d.watch.fullAt = now
+	if d.fullAt.IsZero() || time.Since(d.fullAt) < fullPatience {
+		return nil
 	}
-	if now.Sub(d.watch.fullAt) < fullPatience {
-		return true, nil
-	}
-	return true, d.letGo(ctx)
+	return d.letGo(ctx)
 }
 
 // planTurn sets when one that is not keeper of all its types sees whether somebody else is.
@@ -229,7 +231,7 @@ func (d *dispatcher) planTurn(now time.Time) {
 	case now.Before(d.watch.alone):
 		d.watch.tryAt = now.Add(deputyLook / 8)
 	case d.watch.standing == notify.Outside:
-		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(2*float64(deputyLook)*d.fleet()*rand.Float64()))
+		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(8*float64(deputyLook)*d.fleet()*rand.Float64()))
 	default:
 		d.watch.tryAt = now.Add(deputyLook)
 	}

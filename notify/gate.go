@@ -36,6 +36,8 @@ type Arming struct {
 	Fresh bool
 	// Partial: others keep some of the topics.
 	Partial bool
+	// Open: others keep some of the topics and are not armed for them. They look by themselves, or have stopped to.
+	Open bool
 }
 
 // Advisory locks have two integers: the table's oid, and one of these ranges plus the bucket of the topic.
@@ -118,7 +120,8 @@ select
   u.b,
   k.keeper,
   case when k.keeper and $5 then pg_try_advisory_lock($1, u.b) else false end,
-  case when k.keeper then false when u.deputy then true else pg_try_advisory_lock($1, u.b + 2048) end
+  case when k.keeper then false when u.deputy then true else pg_try_advisory_lock($1, u.b + 2048) end,
+  case when k.keeper then false else pg_try_advisory_xact_lock_shared($1, u.b) end
 from unnest($2::integer[], $3::boolean[], $4::boolean[]) as u(b, kept, deputy)
 cross join lateral (
   select case when u.kept then true else pg_try_advisory_lock($1, u.b + 1024) end as keeper
@@ -143,11 +146,11 @@ func (g *Gate) take(ctx context.Context, conn *pgx.Conn, sleeper any, topics []s
 	if err != nil {
 		return Arming{}, err
 	}
-	fresh, err := g.try(ctx, list, sleeper, arm)
+	fresh, open, err := g.try(ctx, list, sleeper, arm)
 	if err != nil {
 		return Arming{}, err
 	}
-	result := Arming{}
+	result := Arming{Open: open}
 	for _, b := range list {
 		if g.kept[b] == nil {
 			result.Partial = true
@@ -185,8 +188,9 @@ func (g *Gate) take(ctx context.Context, conn *pgx.Conn, sleeper any, topics []s
 	return result, nil
 }
 
-// try takes what locks there are to be had without a wait, and returns the buckets that it tried to arm.
-func (g *Gate) try(ctx context.Context, list []int32, sleeper any, arm bool) (fresh map[int32]bool, err error) {
+// try takes what locks there are to be had without a wait, and returns the buckets that it tried to arm, and whether one
+// that others keep is not armed.
+func (g *Gate) try(ctx context.Context, list []int32, sleeper any, arm bool) (fresh map[int32]bool, open bool, err error) {
 	var buckets []int32
 	var kept, deputy []bool
 	fresh = map[int32]bool{}
@@ -197,12 +201,13 @@ func (g *Gate) try(ctx context.Context, list []int32, sleeper any, arm bool) (fr
 		}
 	}
 	if len(buckets) == 0 {
-		return fresh, nil
+		return fresh, false, nil
 	}
 	rows, _ := g.conn.Query(ctx, armSQL, g.oid, buckets, kept, deputy, arm)
 	var b int32
-	var isKeeper, isArmed, isDeputy bool
-	if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy}, func() error {
+	var isKeeper, isArmed, isDeputy, isOpen bool
+	if _, err := pgx.ForEachRow(rows, []any{&b, &isKeeper, &isArmed, &isDeputy, &isOpen}, func() error {
+		open = open || isOpen
 		for _, got := range []struct {
 			is bool
 			m  map[int32]sleepers
@@ -213,9 +218,9 @@ func (g *Gate) try(ctx context.Context, list []int32, sleeper any, arm bool) (fr
 		}
 		return nil
 	}); err != nil {
-		return nil, g.failed(fmt.Errorf("arm: %w", err))
+		return nil, false, g.failed(fmt.Errorf("arm: %w", err))
 	}
-	return fresh, nil
+	return fresh, open, nil
 }
 
 // wait arms a bucket that commits in flight hold open, in the time that armWait allows. The wait is for a lock of the
@@ -284,17 +289,32 @@ with keeper as (
     and l.classid::bigint = $1::integer::bigint & 4294967295 and l.objsubid = 2
     and l.objid::bigint = any ($2::bigint[])
     and a.pid <> pg_backend_pid()
+    and (not $5 or not exists (
+      select from pg_locks as g
+      where g.locktype = 'advisory' and g.granted and g.mode = 'ExclusiveLock' and g.database = l.database
+        and g.classid = l.classid and g.objid::bigint = l.objid::bigint - 1024 and g.objsubid = 2))
 ),
 judged as (
-  select k.pid, k.hidden, k.hangs, (k.silent or $4) and pg_terminate_backend(k.pid) as ended
+  select k.pid, k.hidden, k.hangs, (coalesce(k.silent, false) or $4) and pg_terminate_backend(k.pid) as ended
   from unnest($2::bigint[]) as u(key)
   left join keeper as k using (key)
+  where k.pid is not null or not $5
 )
 select
   coalesce(bool_or(pid is null or hangs or ended), false),
   coalesce(bool_or(ended), false),
   coalesce(bool_or(hidden), false)
 from judged`
+
+// JudgeOptions say when a keeper's session is ended.
+type JudgeOptions struct {
+	// Silent is for how long it has done nothing, although it was rung or had a timer set.
+	Silent time.Duration
+	// Force ends it whatever it has done.
+	Force bool
+	// Disarmed judges those alone who are not armed, and so should look again and again.
+	Disarmed bool
+}
 
 // Judgement is what [Gate.Judge] found.
 type Judgement struct {
@@ -306,10 +326,10 @@ type Judgement struct {
 	Hidden bool
 }
 
-// Judge finds out whether the topics have keepers that do their part, and ends the sessions of those that have done nothing
-// for so long, although they were rung or had a timer set: their process is stopped or cut off. With force it ends them
-// whatever they have done. It takes the role of the keeper, or one that may end its sessions.
-func (g *Gate) Judge(ctx context.Context, conn *pgx.Conn, topics []string, silent time.Duration, force bool) (Judgement, error) {
+// Judge finds out whether the topics have keepers that do their part, and ends the sessions of those that do not: their
+// process is stopped or cut off. To see what a session does takes its role or pg_read_all_stats, to end it its role or
+// pg_signal_backend; without the latter Judge fails when there is one to be ended.
+func (g *Gate) Judge(ctx context.Context, conn *pgx.Conn, topics []string, opts JudgeOptions) (Judgement, error) {
 	list, err := g.on(ctx, conn, topics)
 	if err != nil {
 		return Judgement{}, err
@@ -324,7 +344,7 @@ func (g *Gate) Judge(ctx context.Context, conn *pgx.Conn, topics []string, silen
 	if len(keys) == 0 {
 		return j, nil
 	}
-	if err := conn.QueryRow(ctx, judgeSQL, g.oid, keys, silent, force).Scan(&j.Dead, &j.Ended, &j.Hidden); err != nil {
+	if err := conn.QueryRow(ctx, judgeSQL, g.oid, keys, opts.Silent, opts.Force, opts.Disarmed).Scan(&j.Dead, &j.Ended, &j.Hidden); err != nil {
 		return Judgement{}, fmt.Errorf("judge keepers: %w", err)
 	}
 	return j, nil

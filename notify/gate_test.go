@@ -213,7 +213,7 @@ func TestGateDeposesASilentKeeper(t *testing.T) {
 	keeper, deputy := newGated(t, pool), newGated(t, pool)
 	depose := func(silent time.Duration, force bool) bool {
 		t.Helper()
-		j, err := deputy.gate.Judge(t.Context(), deputy.conn, []string{"a"}, silent, force)
+		j, err := deputy.gate.Judge(t.Context(), deputy.conn, []string{"a"}, notify.JudgeOptions{Silent: silent, Force: force})
 		if err != nil || j.Hidden || j.Dead != j.Ended {
 			t.Errorf("judgement %+v, %v", j, err)
 		}
@@ -233,13 +233,75 @@ func TestGateDeposesASilentKeeper(t *testing.T) {
 	})
 	other := newGated(t, pool)
 	other.arm(notify.Deputy, "a")
-	if j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, time.Hour, true); err != nil || !j.Ended {
+	if j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, notify.JudgeOptions{Silent: time.Hour, Force: true}); err != nil || !j.Ended {
 		t.Errorf("judgement %+v, %v", j, err)
 	}
 	pgtest.WaitFor(t, 10*time.Second, "there is no keeper", func() bool {
-		j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, time.Hour, false)
+		j, err := other.gate.Judge(t.Context(), other.conn, []string{"a"}, notify.JudgeOptions{Silent: time.Hour})
 		return err == nil && j == notify.Judgement{Dead: true}
 	})
+}
+
+// What a role may not see or end it does not take for silence: it ends no session for that, and says that it cannot judge.
+func TestGateJudgesByWhatTheRoleMaySee(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	keeper := newGated(t, roleOf(t, pool))
+	keeper.arm(notify.Armed, "a")
+	stranger, ender := newGated(t, roleOf(t, pool)), newGated(t, roleOf(t, pool, "pg_signal_backend"))
+	for _, c := range []struct {
+		name  string
+		judge *gated
+		force bool
+	}{
+		{"may neither see nor end it", stranger, false},
+		{"may neither see nor end it, and must", stranger, true},
+		{"may end it", ender, false},
+	} {
+		for range 3 { // an error does not make the next judgement another one
+			j, err := c.judge.gate.Judge(t.Context(), c.judge.conn, []string{"a"}, notify.JudgeOptions{Silent: time.Hour, Force: c.force})
+			t.Logf("%s: %+v, %v", c.name, j, err)
+			if j.Ended || j.Dead || err == nil && !j.Hidden {
+				t.Errorf("%s: judgement %+v, %v, want an error or Hidden", c.name, j, err)
+			}
+		}
+		if err := keeper.conn.Ping(t.Context()); err != nil {
+			t.Fatalf("%s: the keeper's session has ended: %v", c.name, err)
+		}
+	}
+	j, err := ender.gate.Judge(t.Context(), ender.conn, []string{"a"}, notify.JudgeOptions{Silent: time.Hour, Force: true})
+	if err != nil || !j.Ended {
+		t.Errorf("may end it, and must: judgement %+v, %v", j, err)
+	}
+}
+
+// roleOf is a pool on the same database of a role of the test's own, which is a member of those given.
+func roleOf(t *testing.T, pool *pgxpool.Pool, memberOf ...string) *pgxpool.Pool {
+	t.Helper()
+	role := fmt.Sprintf("sleeper_%x", rand.Uint64())
+	for _, sql := range []string{"create role " + role + " login password 'secret'", "grant usage on schema pgwake to " + role} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "drop owned by "+role+"; drop role "+role, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, group := range memberOf {
+		if _, err := pool.Exec(t.Context(), "grant "+group+" to "+role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := pool.Config()
+	config.ConnConfig.User, config.ConnConfig.Password = role, "secret"
+	as, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(as.Close)
+	return as
 }
 
 // Sleepers that follow the rule, arm, look, sleep, miss no row, whatever inserters do meanwhile and whoever is keeper.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgwake/pgwake/internal/dial"
 	"github.com/pgwake/pgwake/internal/sqlstate"
@@ -51,6 +52,7 @@ var settleParams = map[string]string{"plan_cache_mode": "force_custom_plan", "en
 // has it.
 type connection struct {
 	dialer *dial.Dialer
+	opened func()        // called with each new session; may be nil
 	lock   chan struct{} // holds a token while somebody has the session
 	conn   *dial.Session // guarded by lock
 	used   time.Time     // guarded by lock
@@ -118,6 +120,9 @@ func (c *connection) use(ctx context.Context, timeout time.Duration, f func(ctx 
 			return fmt.Errorf("connect: %w", err)
 		}
 		c.conn = conn
+		if c.opened != nil {
+			c.opened()
+		}
 		if !conn.Pooled {
 			// The server then notices while it runs a statement, or waits for a lock, that the client is gone. Not every
 			// platform has it.
@@ -153,6 +158,26 @@ func (c *connection) isOpen() bool {
 	c.lock <- struct{}{}
 	defer c.giveBack()
 	return c.conn != nil && !c.conn.IsClosed()
+}
+
+// isLost looks, without a statement, whether the server has ended the session, unless somebody has it.
+func (c *connection) isLost() bool {
+	select {
+	case c.lock <- struct{}{}:
+	default:
+		return false
+	}
+	defer c.giveBack()
+	if c.conn == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if _, err := c.conn.PgConn().ReceiveMessage(ctx); err == nil || pgconn.Timeout(err) {
+		return false
+	}
+	c.closeConn()
+	return true
 }
 
 // close closes the session once nobody has it.

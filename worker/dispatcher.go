@@ -47,6 +47,7 @@ type dispatcher struct {
 
 	// Only the dispatcher's own goroutine uses these.
 	claimed     int
+	found       []string      // types of the last claim
 	fullAt      time.Time     // since when claims have found more than there were slots for; zero: the last one did not
 	dueAt       time.Time     // next look for due rows; zero: none known
 	leaseAt     time.Time     // next end of a lease; zero: none known
@@ -115,6 +116,9 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	now := time.Now()
 	leases := d.leaseLooked.IsZero() || reached(now, d.leaseAt)
 	look = look || !d.fullAt.IsZero()
+	if d.lostSession(now) {
+		d.watch.standing, d.watch.looking, d.watch.tryAt, look = notify.Outside, false, now, true
+	}
 	if leases {
 		before := d.claimed
 		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
@@ -137,7 +141,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 		if second {
 			d.watch.second = time.Time{}
 			if found > 0 {
-				d.judgeKeeper(ctx, now.Sub(d.watch.task))
+				d.judgeKeeper(ctx, d.found, d.watch.task)
 			} else {
 				d.watch.caught = 0
 			}
@@ -176,6 +180,12 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 		batch, err := d.take(ctx, free, claim)
 		if err != nil {
 			return err
+		}
+		d.found = d.found[:0]
+		for _, e := range batch {
+			if !slices.Contains(d.found, e.lease.Type) {
+				d.found = append(d.found, e.lease.Type)
+			}
 		}
 		if len(batch) > 0 {
 			d.blocked = 0
@@ -306,15 +316,15 @@ func (d *dispatcher) learn(ctx context.Context) error {
 		d.leaseAt = after(now, leaseEnd, wait)
 	}
 	if !d.watch.isKeeper() && d.w.listening.Load() {
-		d.leaveToKeeper(leases)
+		d.leaveToKeeper(due <= 0, leases)
 	}
 	return nil
 }
 
 // leaveToKeeper leaves to the keeper's timer what lies ahead, and sees that it does its part.
-func (d *dispatcher) leaveToKeeper(leases bool) {
+func (d *dispatcher) leaveToKeeper(overdue, leases bool) {
 	if !d.dueAt.IsZero() {
-		d.watchKeeper(d.dueAt)
+		d.watchKeeper(d.dueAt, overdue)
 		d.dueAt = time.Time{}
 	}
 	switch {
@@ -349,6 +359,9 @@ func (d *dispatcher) wait(err error) time.Duration {
 		return leaseLook
 	}
 	next := now.Add(reread)
+	if d.watch.isKeeper() {
+		next = d.watch.check
+	}
 	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.lookAt, d.watch.second, d.watch.tryAt, d.watch.pollAt} {
 		if !at.IsZero() && at.Before(next) {
 			next = at

@@ -67,7 +67,7 @@ func (w *Worker) reportOnce(ctx context.Context, conn *pgx.Conn, draining bool) 
 	var fleet int64
 	err := conn.QueryRow(ctx, `
 		with me as (update `+w.name("workers")+` set seen_at = now(), running = $2, draining = $3 where id = $1)
-		select count(*) from `+w.name("workers"),
+		select count(*) from `+w.name("workers")+` where seen_at > now() - interval '1 minute'`,
 		w.id, w.running(), draining).Scan(&fleet)
 	if err == nil {
 		w.swept.Store(time.Now().UnixNano())

@@ -22,6 +22,7 @@ func (w *Worker) prepareConnections() error {
 	}
 	url := w.config.ListenerURL
 	w.claims = newConnection(dialer(url, "", claimParams))
+	w.claims.opened = w.looks.RingAll // what the gate held is gone
 	w.beats = newConnection(dialer("", "", otherParams))
 	w.settles = newConnection(dialer("", "", settleParams))
 	w.history = dialer("", " history", map[string]string{"lock_timeout": "2s"})

@@ -29,6 +29,10 @@ const (
 	secondLookMax = 300 * time.Millisecond
 	// actAlone is how long a worker acts on rings itself after it has found the keeper dead or slow.
 	actAlone = 10 * time.Second
+	// judgeMargin is how much longer than a ring is old a keeper must have been silent: it may have heard it earlier.
+	judgeMargin = 50 * time.Millisecond
+	// openPatience is for how long a keeper that is not armed may do nothing.
+	openPatience = time.Second
 	// deposeAfter is how many such findings in a row end the keeper's session, whatever it says of itself.
 	deposeAfter = 3
 	// takeOverMin and takeOverMax bound the time after a call when those try to take over that are not deputy.
@@ -37,6 +41,8 @@ const (
 	// blockedMin and blockedMax bound the time between two tries to arm while commits in flight hold the gate open.
 	blockedMin = 20 * time.Millisecond
 	blockedMax = 50 * time.Millisecond
+	// checkEvery is how often a keeper sees, without a statement, whether its session is still there.
+	checkEvery = 500 * time.Millisecond
 	// pollMin and pollMax bound the time between two looks while no ring would be heard. It doubles while they find nothing.
 	pollMin = 20 * time.Millisecond
 	pollMax = time.Second
@@ -50,6 +56,7 @@ type watch struct {
 	// Of the keeper.
 	looking bool          // disarmed: rings would come too fast
 	hold    time.Duration // between two looks then
+	eager   bool          // it took over from one that had no slot: if it has none either it lets go at once
 	armedAt time.Time
 	since   time.Time // when the rings before the next fastRings began
 	rings   int64     // there had been by then
@@ -61,6 +68,7 @@ type watch struct {
 	alone  time.Time // until when to act without regard to the keeper
 	tryAt  time.Time // when to try to take over
 	called bool      // since the last try
+	check  time.Time // when to see whether the session is still there
 
 	// While nothing is heard.
 	poll   time.Duration // between two looks; zero: it listens
@@ -74,7 +82,7 @@ func (d *dispatcher) heard(now time.Time) bool {
 	if d.watch.isKeeper() || now.Before(d.watch.alone) {
 		return true
 	}
-	d.watchKeeper(now)
+	d.watchKeeper(now, false)
 	return false
 }
 
@@ -93,10 +101,13 @@ func (d *dispatcher) called(now time.Time) {
 	}
 }
 
-// watchKeeper plans a look behind the keeper's back, who has something to do at the instant given: by the deputy, and by
-// seldom by others.
-func (d *dispatcher) watchKeeper(at time.Time) {
-	if !d.watch.second.IsZero() || d.watch.standing == notify.Outside && 2*rand.Float64()*d.fleet() > 1 {
+// watchKeeper plans a look behind the keeper's back, who has something to do at the instant given: by the deputy, and seldom
+// by others unless it is certain that they must. What comes first is what is looked after.
+func (d *dispatcher) watchKeeper(at time.Time, certain bool) {
+	if !d.watch.second.IsZero() && !at.Before(d.watch.task) {
+		return
+	}
+	if !certain && d.watch.standing == notify.Outside && 2*rand.Float64()*d.fleet() > 1 {
 		return
 	}
 	d.watch.task = at
@@ -105,31 +116,51 @@ func (d *dispatcher) watchKeeper(at time.Time) {
 
 func (d *dispatcher) fleet() float64 { return float64(max(d.w.fleet.Load(), 1)) }
 
-// judgeKeeper draws the conclusion from a look behind the keeper's back, which found tasks. That alone says little, since
-// others may have come in a moment ago; but a keeper that has done nothing since it had something to do is dead, stopped
-// or cut off.
-func (d *dispatcher) judgeKeeper(ctx context.Context, late time.Duration) {
+// judgeKeeper draws the conclusion from a look behind the keeper's back, which found tasks of the types given that it should
+// have taken at an instant. That alone says little, since others may have come in a moment ago; but a keeper that has done
+// nothing since then is dead, stopped or cut off.
+func (d *dispatcher) judgeKeeper(ctx context.Context, types []string, since time.Time) {
+	d.judge(ctx, types, func() notify.JudgeOptions {
+		return notify.JudgeOptions{Silent: time.Since(since) + judgeMargin, Force: d.watch.caught >= deposeAfter}
+	})
+}
+
+// judgeOpen does so for a keeper that is not armed, and so should look every few milliseconds.
+func (d *dispatcher) judgeOpen(ctx context.Context) {
+	d.judge(ctx, d.types, func() notify.JudgeOptions { return notify.JudgeOptions{Silent: openPatience, Disarmed: true} })
+}
+
+func (d *dispatcher) judge(ctx context.Context, types []string, opts func() notify.JudgeOptions) {
 	if d.watch.isKeeper() || !d.w.listening.Load() {
 		return
 	}
 	var j notify.Judgement
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		j, err = d.w.gate.Judge(ctx, conn, d.types, late, d.watch.caught >= deposeAfter)
+		j, err = d.w.gate.Judge(ctx, conn, types, opts())
 		return err
 	})
 	now := time.Now()
+	if err != nil || j.Dead {
+		d.watch.alone, d.watch.tryAt = now.Add(actAlone), now
+	}
 	switch {
 	case err != nil:
-		d.w.log.Debug("cannot judge the worker that should have run a task", "late", late, "error", err)
-	case j.Dead:
-		d.watch.caught, d.watch.alone, d.watch.tryAt = 0, now.Add(actAlone), now
+		d.w.log.Debug("cannot end the session of a worker that does not answer", "error", err)
+	case j.Ended:
+		d.w.log.Warn("ended the session of a worker that does not answer, and run its part")
+		d.watch.caught, d.watch.tryAt = 0, now.Add(holdMin)
 	case j.Hidden:
 		d.watch.caught++
 	}
-	if j.Ended {
-		d.w.log.Warn("ended the session of a worker that does not answer, and run its part", "late", late)
-		d.watch.tryAt = now.Add(holdMin)
+}
+
+// lostSession reports whether a keeper's session has ended, which nobody tells: it is rung no more.
+func (d *dispatcher) lostSession(now time.Time) bool {
+	if !d.watch.isKeeper() || now.Before(d.watch.check) {
+		return false
 	}
+	d.watch.check = now.Add(checkEvery)
+	return d.w.claims.isLost()
 }
 
 // moderate ends ringing that comes too fast: the keeper looks by itself from now on.
@@ -199,10 +230,15 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		d.watch.looking, d.watch.hold = true, holdMin
 		d.watch.second, d.watch.caught = time.Time{}, 0
 		d.dueAt = now
+		d.watch.eager = called
 		if before == notify.Deputy && !called {
 			return false, d.w.call(ctx) // the keeper is gone without a word, and there is no deputy now
 		}
 		return false, nil
+	case arming.Standing == notify.Deputy && arming.Open:
+		// It looks by itself, for what it can run. Or it does not.
+		d.judgeOpen(ctx)
+		d.dueAt = now
 	case arming.Standing == notify.Keeper:
 		d.watch.looking = false
 		d.dueAt = now.Add(blockedMin + rand.N(blockedMax-blockedMin))
@@ -216,7 +252,9 @@ func (d *dispatcher) yieldIfFull(ctx context.Context) error {
 	if d.free() == 0 && d.fullAt.IsZero() {
 		d.fullAt = time.Now() // by a suspect
 	}
-	if d.fullAt.IsZero() || time.Since(d.fullAt) < fullPatience {
+	eager := d.watch.eager
+	d.watch.eager = false
+	if d.fullAt.IsZero() || time.Since(d.fullAt) < fullPatience && !eager {
 		return nil
 	}
 	return d.letGo(ctx)
@@ -244,7 +282,7 @@ func (d *dispatcher) planPoll(now time.Time, found int) {
 	} else if reached(now, d.watch.pollAt) {
 		d.watch.poll = min(2*d.watch.poll, pollMax, d.w.config.Sweep)
 	}
-	d.watch.pollAt = now.Add(time.Duration(float64(d.watch.poll) * (0.75 + 0.5*rand.Float64())))
+	d.watch.pollAt = now.Add(time.Duration(float64(d.watch.poll) * (0.6 + 0.4*rand.Float64())))
 }
 
 // letGo ends the dispatcher's responsibility, if it has any, and tells the others to take over.

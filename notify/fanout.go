@@ -36,16 +36,32 @@ func (f *Fanout) Subscribe(topics ...string) *Subscription {
 		f.all[s] = struct{}{}
 		return s
 	}
+	f.add(s)
+	return s
+}
+
+// add enters the subscription for its topics. The caller holds mu.
+func (f *Fanout) add(s *Subscription) {
 	if f.topics == nil {
 		f.topics = make(map[string]map[*Subscription]struct{})
 	}
-	for _, topic := range topics {
+	for _, topic := range s.topics {
 		if f.topics[topic] == nil {
 			f.topics[topic] = make(map[*Subscription]struct{})
 		}
 		f.topics[topic][s] = struct{}{}
 	}
-	return s
+}
+
+// remove takes it out. The caller holds mu.
+func (f *Fanout) remove(s *Subscription) {
+	delete(f.all, s)
+	for _, topic := range s.topics {
+		delete(f.topics[topic], s)
+		if len(f.topics[topic]) == 0 {
+			delete(f.topics, topic)
+		}
+	}
 }
 
 // Ring wakes the subscriptions to topic and those to every topic. The empty topic
@@ -81,6 +97,16 @@ func wake(subscriptions map[*Subscription]struct{}) {
 	}
 }
 
+// Set changes the topics to those given; with none the subscription is not woken any more.
+func (s *Subscription) Set(topics ...string) {
+	f := s.fanout
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.remove(s)
+	s.topics = append([]string(nil), topics...)
+	f.add(s)
+}
+
 // C delivers the wake-ups. It holds one: receive, then look; whatever rings
 // after the receive is delivered again. It is never closed.
 func (s *Subscription) C() <-chan struct{} { return s.c }
@@ -94,11 +120,5 @@ func (s *Subscription) Close() {
 	f := s.fanout
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.all, s)
-	for _, topic := range s.topics {
-		delete(f.topics[topic], s)
-		if len(f.topics[topic]) == 0 {
-			delete(f.topics, topic)
-		}
-	}
+	f.remove(s)
 }

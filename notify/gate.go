@@ -36,6 +36,8 @@ type Arming struct {
 	Fresh bool
 	// Partial: others keep some of the topics.
 	Partial bool
+	// Deputy: the session is deputy for some of those.
+	Deputy bool
 	// Open: others keep some of the topics and are not armed for them. They look by themselves, or have stopped to.
 	Open bool
 }
@@ -155,7 +157,7 @@ func (g *Gate) take(ctx context.Context, conn *pgx.Conn, sleeper any, topics []s
 		if g.kept[b] == nil {
 			result.Partial = true
 			if g.deputy[b] != nil {
-				result.Standing = max(result.Standing, Deputy)
+				result.Deputy, result.Standing = true, max(result.Standing, Deputy)
 			}
 			continue
 		}
@@ -348,6 +350,21 @@ func (g *Gate) Judge(ctx context.Context, conn *pgx.Conn, topics []string, opts 
 		return Judgement{}, fmt.Errorf("judge keepers: %w", err)
 	}
 	return j, nil
+}
+
+// Kept returns those of the topics that the session keeps for the sleeper.
+func (g *Gate) Kept(conn *pgx.Conn, sleeper any, topics []string) (kept []string) {
+	if g.conn != conn {
+		return nil
+	}
+	for _, t := range topics {
+		if b, known := g.bucket[t]; known {
+			if _, ok := g.kept[b][sleeper]; ok {
+				kept = append(kept, t)
+			}
+		}
+	}
+	return kept
 }
 
 // Keeps reports whether the session is keeper of any topic for the sleeper.

@@ -197,8 +197,8 @@ func TestGateKeepsPartOfTheTopics(t *testing.T) {
 		}
 	}
 	g.arm(notify.Armed, "a")
-	arm(notify.Arming{Standing: notify.Armed, Fresh: true, Partial: true})
-	arm(notify.Arming{Standing: notify.Armed, Partial: true})
+	arm(notify.Arming{Standing: notify.Armed, Fresh: true, Partial: true, Deputy: true})
+	arm(notify.Arming{Standing: notify.Armed, Partial: true, Deputy: true})
 	if err := g.gate.Release(t.Context(), g.conn, g); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,6 @@ func TestGateJudgesByWhatTheRoleMaySee(t *testing.T) {
 	} {
 		for range 3 { // an error does not make the next judgement another one
 			j, err := c.judge.gate.Judge(t.Context(), c.judge.conn, []string{"a"}, notify.JudgeOptions{Silent: time.Hour, Force: c.force})
-			t.Logf("%s: %+v, %v", c.name, j, err)
 			if j.Ended || j.Dead || err == nil && !j.Hidden {
 				t.Errorf("%s: judgement %+v, %v, want an error or Hidden", c.name, j, err)
 			}

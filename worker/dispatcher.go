@@ -37,7 +37,8 @@ type dispatcher struct {
 	slots    int
 	group    errgroup.Group // runs the handlers, bounded by slots
 
-	ring     *notify.Subscription // a row has become runnable
+	ring     *notify.Subscription // a row has become runnable, of a type of which this one is keeper
+	others   *notify.Subscription // the same for all other types
 	call     *notify.Subscription // nobody is responsible
 	look     *notify.Subscription // something may have been missed
 	freed    chan struct{}        // cap 1: a slot was set free while more was waiting
@@ -92,6 +93,7 @@ func (d *dispatcher) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-d.ring.C():
+		case <-d.others.C():
 			act = d.heard(time.Now())
 		case <-d.call.C():
 			d.called(time.Now())
@@ -117,7 +119,8 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	leases := d.leaseLooked.IsZero() || reached(now, d.leaseAt)
 	look = look || !d.fullAt.IsZero()
 	if d.lostSession(now) {
-		d.watch.standing, d.watch.looking, d.watch.tryAt, look = notify.Outside, false, now, true
+		d.stand(notify.Arming{}, nil)
+		d.watch.tryAt, look = now, true
 	}
 	if leases {
 		before := d.claimed
@@ -127,7 +130,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 		if err := d.claimSuspect(ctx); err != nil {
 			return err
 		}
-		if d.watch.standing == notify.Deputy && d.claimed > before {
+		if d.watch.deputy && d.claimed > before {
 			d.watch.alone = now.Add(actAlone) // the keeper should have been here before
 		}
 	}
@@ -166,7 +169,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	d.planTurn(time.Now())
 	// One that only tried to take over, or looked in vain behind the keeper's back or without rings, knows what lies ahead
 	// from its last look. The deputy must know it as well as the keeper.
-	idle := !look || second && (d.watch.standing == notify.Outside || now.Sub(d.learned) < time.Second) || d.watch.poll > 0
+	idle := !look || second && (!d.watch.deputy || now.Sub(d.learned) < time.Second) || d.watch.poll > 0
 	if idle && !leases && !due && found == 0 && now.Before(d.lookAt) {
 		return nil
 	}
@@ -284,24 +287,57 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// learn asks when the next row falls due and the next lease ends.
+// learn asks when the next row falls due and the next lease ends. What others are keeper of it leaves to them, and sees at
+// the sweep that they do their part.
 func (d *dispatcher) learn(ctx context.Context) error {
 	now := time.Now()
+	sweep := !now.Before(d.lookAt)
 	leases := now.Sub(d.leaseLooked) >= leaseLook || reached(now, d.leaseAt)
+	own, others := d.types, []string(nil)
+	if d.w.listening.Load() {
+		own, others = d.watch.kept, d.watch.left
+	}
+	d.dueAt = time.Time{}
+	if leases {
+		d.leaseAt = time.Time{}
+	}
+	if len(own) > 0 {
+		due, leaseEnd, err := d.ask(ctx, own, leases)
+		if err != nil {
+			return err
+		}
+		d.dueAt = due
+		if leases {
+			d.leaseAt = leaseEnd
+		}
+	}
+	if len(others) > 0 && (sweep || len(own) == 0) {
+		due, leaseEnd, err := d.ask(ctx, others, leases)
+		if err != nil {
+			return err
+		}
+		d.leaveToKeeper(due, leaseEnd)
+	}
+	d.learned = time.Now()
+	if sweep || len(own) == 0 || len(others) == 0 {
+		// A lease taken right after a look ends no sooner than the lease's length from then.
+		d.lookAt = d.learned.Add(min(time.Duration(float64(d.w.config.Sweep)*(0.9+0.2*rand.Float64())), reread, d.w.config.Lease))
+	}
+	if leases {
+		d.leaseLooked = d.learned
+	}
+	return nil
+}
+
+// ask returns when the next row of the types falls due and the next lease ends; zero if never.
+func (d *dispatcher) ask(ctx context.Context, types []string, leases bool) (dueAt, leaseAt time.Time, err error) {
 	var due, leaseEnd time.Duration
-	err := d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		due, leaseEnd, err = d.w.queue.Look(ctx, conn, d.types, leases)
+	err = d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		due, leaseEnd, err = d.w.queue.Look(ctx, conn, types, leases)
 		return err
 	})
 	if err != nil {
-		return err
-	}
-	now = time.Now()
-	// A lease taken right after a look ends no sooner than the lease's length from then.
-	d.lookAt = now.Add(min(time.Duration(float64(d.w.config.Sweep)*(0.9+0.2*rand.Float64())), reread, d.w.config.Lease))
-	d.learned = now
-	if leases {
-		d.leaseLooked = now
+		return time.Time{}, time.Time{}, err
 	}
 	// Passed over by a claim a moment ago, due rows are locked by somebody; or they fell due since.
 	wait := time.Duration(0)
@@ -311,28 +347,23 @@ func (d *dispatcher) learn(ctx context.Context) error {
 	} else {
 		d.blocked = 0
 	}
-	d.dueAt = after(now, due, wait)
-	if leases {
-		d.leaseAt = after(now, leaseEnd, wait)
-	}
-	if !d.watch.isKeeper() && d.w.listening.Load() {
-		d.leaveToKeeper(due <= 0, leases)
-	}
-	return nil
+	now := time.Now()
+	return after(now, due, wait), after(now, leaseEnd, wait), nil
 }
 
 // leaveToKeeper leaves to the keeper's timer what lies ahead, and sees that it does its part.
-func (d *dispatcher) leaveToKeeper(overdue, leases bool) {
-	if !d.dueAt.IsZero() {
-		d.watchKeeper(d.dueAt, overdue)
-		d.dueAt = time.Time{}
+func (d *dispatcher) leaveToKeeper(dueAt, leaseAt time.Time) {
+	now := time.Now()
+	if !dueAt.IsZero() {
+		d.watchKeeper(dueAt, dueAt.Before(now.Add(blockedRetryMax)))
 	}
-	switch {
-	case !leases || d.leaseAt.IsZero():
-	case d.watch.standing == notify.Deputy:
-		d.leaseAt = d.leaseAt.Add(secondLookMax)
-	case d.leaseAt.After(time.Now()):
-		d.leaseAt = time.Time{}
+	if d.watch.deputy && !leaseAt.IsZero() {
+		leaseAt = leaseAt.Add(secondLookMax)
+	} else if leaseAt.After(now.Add(blockedRetryMax)) {
+		return
+	}
+	if !leaseAt.IsZero() && (d.leaseAt.IsZero() || leaseAt.Before(d.leaseAt)) {
+		d.leaseAt = leaseAt
 	}
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,9 @@ const (
 // watch is a dispatcher's part in the wake gate: whether it is the one to be rung, and how it looks when it is not.
 type watch struct {
 	standing notify.Standing
-	partial  bool // keeper, and others are for some of the types
+	kept     []string // types of which it is keeper
+	left     []string // all others
+	deputy   bool     // of some of those
 
 	// Of the keeper.
 	looking bool          // disarmed: rings would come too fast
@@ -77,9 +80,25 @@ type watch struct {
 
 func (w *watch) isKeeper() bool { return w.standing >= notify.Keeper }
 
-// heard decides what a ring means to the dispatcher: whether it looks now.
+// stand takes note of what the session is for the dispatcher's types, and of which it is keeper. Rings of the others are
+// heard before those of its own are not, and those of its own are before it looks.
+func (d *dispatcher) stand(arming notify.Arming, kept []string) {
+	d.watch.standing, d.watch.deputy, d.watch.kept, d.watch.left = arming.Standing, arming.Deputy, kept, nil
+	if !d.watch.isKeeper() {
+		d.watch.looking = false
+	}
+	for _, t := range d.types {
+		if !slices.Contains(kept, t) {
+			d.watch.left = append(d.watch.left, t)
+		}
+	}
+	d.others.Set(d.watch.left...)
+	d.ring.Set(kept...)
+}
+
+// heard decides what a ring means for which another one is keeper: whether to look now all the same.
 func (d *dispatcher) heard(now time.Time) bool {
-	if d.watch.isKeeper() || now.Before(d.watch.alone) {
+	if now.Before(d.watch.alone) {
 		return true
 	}
 	d.watchKeeper(now, false)
@@ -88,12 +107,12 @@ func (d *dispatcher) heard(now time.Time) bool {
 
 // called plans to take over from a keeper that has let go: the deputy at once, the others in case there is none.
 func (d *dispatcher) called(now time.Time) {
-	if d.watch.isKeeper() && !d.watch.partial {
+	if len(d.watch.left) == 0 {
 		return
 	}
 	d.watch.called = true
 	at := now
-	if d.watch.standing == notify.Outside {
+	if !d.watch.deputy {
 		at = now.Add(takeOverMin + rand.N(takeOverMax-takeOverMin))
 	}
 	if d.watch.tryAt.IsZero() || at.Before(d.watch.tryAt) {
@@ -107,7 +126,7 @@ func (d *dispatcher) watchKeeper(at time.Time, certain bool) {
 	if !d.watch.second.IsZero() && !at.Before(d.watch.task) {
 		return
 	}
-	if !certain && d.watch.standing == notify.Outside && 2*rand.Float64()*d.fleet() > 1 {
+	if !certain && !d.watch.deputy && 2*rand.Float64()*d.fleet() > 1 {
 		return
 	}
 	d.watch.task = at
@@ -131,7 +150,7 @@ func (d *dispatcher) judgeOpen(ctx context.Context) {
 }
 
 func (d *dispatcher) judge(ctx context.Context, types []string, opts func() notify.JudgeOptions) {
-	if d.watch.isKeeper() || !d.w.listening.Load() {
+	if len(d.watch.left) == 0 || !d.w.listening.Load() {
 		return
 	}
 	var j notify.Judgement
@@ -197,12 +216,12 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		return false, nil
 	}
 	var arming notify.Arming
-	called := d.watch.called
+	var kept []string
+	tried, called := false, d.watch.called
 	err := d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		held := d.watch.isKeeper() && d.w.gate.Keeps(conn, d)
 		switch {
 		case held && d.watch.standing == notify.Armed && !reached(now, d.watch.tryAt), !d.watch.isKeeper() && !reached(now, d.watch.tryAt):
-			arming = notify.Arming{Standing: d.watch.standing, Partial: d.watch.partial}
 			return nil
 		case held:
 			arming, err = d.w.gate.Arm(ctx, conn, d, d.types)
@@ -212,14 +231,16 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 			}
 			arming, err = d.w.gate.Keep(ctx, conn, d, d.types)
 		}
+		tried, kept = true, d.w.gate.Kept(conn, d, d.types)
 		d.watch.tryAt, d.watch.called = time.Time{}, false
 		return err
 	})
+	if err != nil || !tried {
+		return err == nil, err
+	}
 	before := d.watch.standing
-	d.watch.standing, d.watch.partial = arming.Standing, arming.Partial
+	d.stand(arming, kept)
 	switch {
-	case err != nil:
-		return false, err
 	case arming.Fresh:
 		d.watch.looking = false
 		d.watch.armedAt, d.watch.since, d.watch.rings = now, now, d.ring.Rings()
@@ -235,7 +256,7 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 			return false, d.w.call(ctx) // the keeper is gone without a word, and there is no deputy now
 		}
 		return false, nil
-	case arming.Standing == notify.Deputy && arming.Open:
+	case arming.Deputy && arming.Open:
 		// It looks by itself, for what it can run. Or it does not.
 		d.judgeOpen(ctx)
 		d.dueAt = now
@@ -263,12 +284,12 @@ func (d *dispatcher) yieldIfFull(ctx context.Context) error {
 // planTurn sets when one that is not keeper of all its types sees whether somebody else is.
 func (d *dispatcher) planTurn(now time.Time) {
 	switch {
-	case !d.w.listening.Load() || d.watch.isKeeper() && !d.watch.partial:
+	case !d.w.listening.Load() || len(d.watch.left) == 0:
 		d.watch.tryAt = time.Time{}
 	case !d.watch.tryAt.IsZero():
 	case now.Before(d.watch.alone):
 		d.watch.tryAt = now.Add(deputyLook / 8)
-	case d.watch.standing == notify.Outside:
+	case !d.watch.deputy:
 		d.watch.tryAt = now.Add(deputyLook/8 + time.Duration(8*float64(deputyLook)*d.fleet()*rand.Float64()))
 	default:
 		d.watch.tryAt = now.Add(deputyLook)
@@ -295,7 +316,7 @@ func (d *dispatcher) letGo(ctx context.Context) error {
 		keeps = d.w.gate.Keeps(conn, d)
 		return d.w.gate.Release(ctx, conn, d)
 	})
-	d.watch.standing, d.watch.partial, d.watch.looking = notify.Outside, false, false
+	d.stand(notify.Arming{}, nil)
 	d.watch.tryAt = time.Now() // as soon as there is room
 	if err != nil || !keeps {
 		return err
@@ -306,7 +327,7 @@ func (d *dispatcher) letGo(ctx context.Context) error {
 // yield lets go after trouble with the database, which may be this worker's own, as far as there is still a session.
 func (d *dispatcher) yield(ctx context.Context) {
 	if d.watch.standing == notify.Outside || !d.w.claims.isOpen() {
-		d.watch.standing, d.watch.partial, d.watch.looking = notify.Outside, false, false
+		d.stand(notify.Arming{}, nil)
 		d.watch.tryAt = time.Now()
 		return
 	}

@@ -144,8 +144,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
 	var listeners, claimers, beater, settlers sync.WaitGroup
 	for _, d := range w.dispatchers {
-		d.ring, d.call, d.look = w.rings.Subscribe(d.types...), w.calls.Subscribe(), w.looks.Subscribe(d.types...)
+		d.ring, d.others = w.rings.Subscribe(d.types...), w.rings.Subscribe(d.types...)
+		d.call, d.look = w.calls.Subscribe(), w.looks.Subscribe(d.types...)
+		d.stand(notify.Arming{}, nil)
 		defer d.ring.Close()
+		defer d.others.Close()
 		defer d.call.Close()
 		defer d.look.Close()
 	}

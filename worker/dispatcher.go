@@ -81,7 +81,11 @@ func (d *dispatcher) run(ctx context.Context) {
 	var err error
 	for ctx.Err() == nil {
 		if act {
-			if err = d.pass(ctx, look); err != nil {
+			err = d.pass(ctx, look)
+			if ctx.Err() != nil {
+				return // whatever the error is
+			}
+			if err != nil {
 				d.yield(ctx)
 			}
 			d.state.note(err)

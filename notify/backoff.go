@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"context"
 	"time"
 
 	"github.com/sethvargo/go-retry"
@@ -19,16 +18,4 @@ func newBackoff(first, limit time.Duration) retry.Backoff {
 	return retry.WithCappedDuration(limit,
 		retry.WithJitterPercent(33,
 			retry.WithCappedDuration(ceiling, retry.NewExponential(first))))
-}
-
-// sleep reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

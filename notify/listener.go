@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgxlisten"
 	"github.com/sethvargo/go-retry"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 // Listener is a LISTEN session that reconnects, watches itself and says whether
@@ -150,8 +152,8 @@ func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if r.tried {
-		wait, _ := r.nextWait().Next()
-		if !sleep(ctx, wait) {
+		pause, _ := r.nextWait().Next()
+		if wait.For(ctx, pause) != nil {
 			return nil, ctx.Err()
 		}
 	}

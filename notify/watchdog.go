@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 // failedProbes is how many probes in a row may fail to be sent before the
@@ -56,7 +58,7 @@ func (w *watchdog) greet(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		if !sleep(sending, probeRetry) {
+		if wait.For(sending, probeRetry) != nil {
 			return fmt.Errorf("probe listener: %w", err)
 		}
 	}
@@ -85,7 +87,7 @@ func (w *watchdog) watch(ctx context.Context) error {
 				break
 			}
 			failed = 0
-			if !sleep(ctx, rest) {
+			if wait.For(ctx, rest) != nil {
 				return ctx.Err()
 			}
 		}
@@ -98,7 +100,7 @@ func (w *watchdog) watch(ctx context.Context) error {
 		if err == nil {
 			deadline = time.Now().Add(w.timeout)
 		}
-		if !sleep(ctx, time.Until(deadline)) {
+		if wait.For(ctx, time.Until(deadline)) != nil {
 			return ctx.Err()
 		}
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 func TestWatchdog(t *testing.T) {
@@ -48,7 +50,7 @@ func TestWatchdog(t *testing.T) {
 						t.Errorf("payload %q sent twice", payload)
 					}
 					seen[payload] = true
-					if !sleep(ctx, p.takes) {
+					if wait.For(ctx, p.takes) != nil {
 						return ctx.Err()
 					}
 					if p.echo {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/lease"
 )
 
@@ -71,7 +72,7 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 		}
 	}
 	if len(back) > 0 {
-		ctx, cancel := lasting(ctx)
+		ctx, cancel := wait.Outlast(ctx, stopGrace)
 		defer cancel()
 		left, err := d.w.settler.flush(ctx, back)
 		if err != nil {

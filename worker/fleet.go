@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgwake/pgwake/internal/sqlstate"
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 // registerSQL announces the worker's types and the worker itself. Types are taken in order, so that workers that start
@@ -49,14 +50,14 @@ const reportInterval = 10 * time.Second
 // working, after saying that the worker drains.
 func (w *Worker) report(working context.Context) {
 	state := stateLog{log: w.log, what: "worker row"}
-	ctx, cancel := lasting(working)
+	ctx, cancel := wait.Outlast(working, stopGrace)
 	defer cancel()
 	update := func(draining bool) {
 		state.note(w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
 			return w.reportOnce(ctx, conn, draining)
 		}))
 	}
-	for sleep(working, time.Duration(float64(min(2*w.config.Sweep, reportInterval))*(0.9+0.2*rand.Float64()))) {
+	for wait.For(working, time.Duration(float64(min(2*w.config.Sweep, reportInterval))*(0.9+0.2*rand.Float64()))) == nil {
 		update(false)
 	}
 	update(true)
@@ -99,7 +100,7 @@ const (
 // It ends with ctx.
 func (w *Worker) keepHistory(ctx context.Context) {
 	state := stateLog{log: w.log, what: "history"}
-	for wait := time.Duration(rand.Float64() * float64(time.Minute)); sleep(ctx, wait); wait = historyInterval {
+	for pause := time.Duration(rand.Float64() * float64(time.Minute)); wait.For(ctx, pause) == nil; pause = historyInterval {
 		state.note(w.maintain(ctx))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/lease"
 )
 
@@ -113,7 +114,7 @@ func completing(run *pgwake.Run) bool {
 // expireLeases ends the runs whose leases could not be renewed, apart from the heartbeat, which may be waiting for the
 // database. It returns when ctx ends.
 func (w *Worker) expireLeases(ctx context.Context) {
-	for sleep(ctx, w.config.Lease/20) {
+	for wait.For(ctx, w.config.Lease/20) == nil {
 		w.expire(time.Now())
 	}
 }

@@ -275,15 +275,3 @@ func (s *settler) sort(ctx context.Context, batch []settling, ends []lease.Settl
 	}
 	return rest
 }
-
-// sleep waits, and reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

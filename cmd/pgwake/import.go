@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/internal/sqlstate"
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 const (
@@ -23,6 +24,8 @@ const (
 	batchBytes = 16 << 20
 	// batchWait is how long a line of a slow source waits for others to share a transaction with.
 	batchWait = 500 * time.Millisecond
+	// lastBatch is how much longer than the import a batch may take that is under way: its fate would be unknown otherwise.
+	lastBatch = time.Second
 	// reportedBad is the number of skipped lines that are told one by one.
 	reportedBad = 20
 )
@@ -100,7 +103,9 @@ func (i *importer) write(ctx context.Context, lines <-chan numbered) error {
 	defer timer.Stop()
 	flush := func() error {
 		timer.Stop()
-		err := i.enqueue(ctx, batch)
+		longer, cancel := wait.Outlast(ctx, lastBatch)
+		defer cancel()
+		err := i.enqueue(longer, batch)
 		if i.bar != nil {
 			_ = i.bar.Add(size)
 		}

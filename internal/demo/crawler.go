@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/registry"
 )
 
@@ -218,10 +219,10 @@ returning greatest(next_at - $1::interval - clock_timestamp(), interval '0')`
 // fetch keeps the whole fleet to the site's pace.
 func (c *crawler) fetch(ctx context.Context, address string) *response {
 	if c.gap > 0 {
-		var wait time.Duration
-		err := c.pool.QueryRow(ctx, paceSQL, c.gap).Scan(&wait)
+		var pause time.Duration
+		err := c.pool.QueryRow(ctx, paceSQL, c.gap).Scan(&pause)
 		if err == nil {
-			err = sleep(ctx, wait)
+			err = wait.For(ctx, pause)
 		}
 		if err != nil {
 			return &response{failure: clean(err.Error())}

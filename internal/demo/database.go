@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgwake/pgwake"
 	"github.com/pgwake/pgwake/internal/embeddedpg"
+	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/migrations"
 )
 
@@ -177,20 +178,8 @@ func await(ctx context.Context, pool *pgxpool.Pool, what string, limit time.Dura
 		case done:
 			return nil
 		}
-		if err := sleep(ctx, awaitEvery); err != nil {
+		if err := wait.For(ctx, awaitEvery); err != nil {
 			return err
 		}
-	}
-}
-
-// sleep waits for d, or returns the cause when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

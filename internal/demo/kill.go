@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 const goneLimit = 2 * time.Second // for a dead worker's connections; leases must not come near their end
@@ -42,7 +44,7 @@ func (d *demo) kill(ctx context.Context) error {
 		if err := pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return d.strike(ctx, tx, c, wanted) }); err != nil {
 			return err
 		}
-		if err := sleep(ctx, awaitEvery); err != nil {
+		if err := wait.For(ctx, awaitEvery); err != nil {
 			return err
 		}
 	}

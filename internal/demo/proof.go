@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgwake/pgwake"
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 func (d *demo) measureWakeups(ctx context.Context) error {
 	var fromCall, fromCommit []float64
 	for range pings {
-		if err := sleep(ctx, pingGapMin+rand.N(pingGapMax-pingGapMin)); err != nil {
+		if err := wait.For(ctx, pingGapMin+rand.N(pingGapMax-pingGapMin)); err != nil {
 			return err
 		}
 		called := time.Now()

@@ -232,18 +232,6 @@ func row[T any](ctx context.Context, e *exam, sql string, args ...any) (one T, e
 	return list[0], nil
 }
 
-// sleep waits, and returns false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (e *exam) ident() string             { return pgx.Identifier{e.Schema}.Sanitize() }
 func (e *exam) name(object string) string { return pgx.Identifier{e.Schema, object}.Sanitize() }
 

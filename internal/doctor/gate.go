@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 // The ranges of the gate's locks, in units of 1,024 buckets: see package notify.
@@ -118,7 +120,7 @@ func (e *exam) gate(ctx context.Context) (Finding, error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	if len(k.unkept) > 0 && sleep(ctx, e.limits.settling) { // one may just have let go
+	if len(k.unkept) > 0 && wait.For(ctx, e.limits.settling) == nil { // one may just have let go
 		if k, err = e.keepers(ctx); err != nil {
 			return Finding{}, err
 		}
@@ -191,7 +193,7 @@ func (e *exam) arming(ctx context.Context) (Finding, error) {
 			do = append(do, fmt.Sprintf("select pg_terminate_backend(%d)", l.PID))
 		}
 	}
-	if len(hidden) > 0 && sleep(ctx, time.Second) {
+	if len(hidden) > 0 && wait.For(ctx, time.Second) == nil {
 		again, err := e.locks(ctx)
 		if err != nil {
 			return Finding{}, err

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 const (
@@ -224,7 +226,7 @@ func endOrphan(ctx context.Context, data string) error {
 		return fmt.Errorf("end the server that still runs in %s, process %d: %w", data, file.pid, err)
 	}
 	for !gone(file.pid) {
-		if err := pause(ctx, gonePoll); err != nil {
+		if err := wait.For(ctx, gonePoll); err != nil {
 			return fmt.Errorf("end the server that still runs in %s, process %d: %w", data, file.pid, err)
 		}
 	}

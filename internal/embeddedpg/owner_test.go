@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 // startOwner runs this test binary as a process that owns a server, and returns that with the server.
@@ -66,7 +68,7 @@ func TestOwnerKilled(t *testing.T) {
 	query(t, o.URL, "select ''")
 	backends := children(o.PID)
 	// The server must not take the end of some thread of its owner for the owner's.
-	if pause(t.Context(), 200*time.Millisecond) != nil || gone(o.PID) {
+	if wait.For(t.Context(), 200*time.Millisecond) != nil || gone(o.PID) {
 		t.Fatal("the server ended before its owner")
 	}
 	killOwner(t, cmd)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 const (
@@ -225,7 +226,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		if !errors.Is(err, errPortTaken) || time.Now().After(giveUp) {
 			return err
 		}
-		if err := pause(ctx, retryPoll); err != nil {
+		if err := wait.For(ctx, retryPoll); err != nil {
 			return err
 		}
 	}
@@ -328,89 +329,10 @@ func (s *Server) halt(m mode) error {
 	return nil
 }
 
-// crash stops the postmaster first, so that it can neither start another backend nor tell the others, and then kills all. The
-// caller holds mu.
-func (s *Server) crash() error {
-	p := s.process
-	if p == nil {
-		return nil
-	}
-	freeze(p)
-	backends := children(p.pid())
-	s.crashed = true
-	for _, pid := range backends {
-		kill(pid)
-	}
-	if err := p.kill(); err != nil && !p.ended() {
-		return fmt.Errorf("kill postgres: %w", err)
-	}
-	if !p.wait(goneLimit) {
-		return fmt.Errorf("kill postgres: process %d is still there after %s", p.pid(), goneLimit)
-	}
-	s.process = nil
-	ctx, cancel := context.WithTimeout(context.Background(), goneLimit)
-	defer cancel()
-	for _, pid := range backends {
-		for !gone(pid) {
-			if err := pause(ctx, gonePoll); err != nil {
-				return fmt.Errorf("kill postgres: backend %d is still there after %s", pid, goneLimit)
-			}
-		}
-	}
-	s.log.Debug("postgres killed", "dir", s.dir.path, "backends", len(backends))
-	return nil
-}
-
-// releaseMemory starts a killed server once more and ends it at once, before its directory is removed. Its shared memory outlived it,
-// and only a server of the same directory knows its names. What cannot be released is small, and stays until the system
-// restarts. The caller holds mu.
-func (s *Server) releaseMemory() {
-	ctx, cancel := context.WithTimeout(context.Background(), fastLimit)
-	defer cancel()
-	err := s.start(ctx)
-	if err = errors.Join(err, s.halt(immediate)); err != nil {
-		s.log.Debug("shared memory of a killed postgres not released", "err", err)
-	}
-}
-
 // limited gives ctx the default deadline if it has none.
 func limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, startLimit)
-}
-
-// pause waits for d, or less and returns the cause if ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// choosePort returns the port asked for, or a free one below the ranges systems take client ports from (32768 up on Linux, 49152 up
-// elsewhere). From inside that range a client's connection could take the port while the server is down between Crash and
-// Restart; even a client that dials it may be given it as its own port, and so reach itself.
-func choosePort(fixed string) (int, error) {
-	if fixed != "" {
-		port, err := strconv.Atoi(fixed)
-		if err != nil {
-			return 0, fmt.Errorf("setting port: %w", err)
-		}
-		return port, nil
-	}
-	for range 100 {
-		port := 15000 + rand.IntN(32000-15000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, errors.New("find a free port: none of 100 tried between 15000 and 32000 on 127.0.0.1 is free")
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgwake/pgwake/internal/wait"
 )
 
 func start(t *testing.T, cfg Config) *Server {
@@ -85,7 +87,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for !cond() {
-		if pause(ctx, 2*time.Millisecond) != nil {
+		if wait.For(ctx, 2*time.Millisecond) != nil {
 			t.Fatal("waited 10s for", what)
 		}
 	}

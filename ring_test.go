@@ -171,7 +171,7 @@ func TestUpdateRings(t *testing.T) {
 		"type of a due row":   {queued, "type = 'changed'", true},
 		"type of a late row":  {future, "type = 'changed'", false},
 		"same type":           {queued, "type = type, status = status, retry_at = retry_at", false},
-		"priority":            {queued, "priority = 1", false},
+		"priority":            {queued, "priority = 1", true},
 		"payload":             {queued, "payload = '[]'", false},
 		"pause queued":        {queued, paused, false},
 		"pause running":       {running, paused, false},

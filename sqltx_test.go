@@ -75,7 +75,7 @@ func TestSQLTx(t *testing.T) {
 	// A handler completes within it too.
 	holder := uuid.New()
 	b.exec(t, "update pgwake.tasks set status = 'running', holder = $1, fence = 5 where id = $2", holder, first.ID)
-	run := NewRun(&lease.Lease{Fence: 5, Holder: holder.String()}, DefaultSchema)
+	run := NewRun(&lease.Lease{Fence: 5, Holder: holder.String()}, CompleteStatement(DefaultSchema, true))
 	run.ID = first.ID
 	within(false, func(tx Tx) {
 		if err := run.CompleteTx(t.Context(), tx); err != nil {

@@ -62,12 +62,21 @@ type Run struct {
 	completion atomic.Int32 // a Completion
 }
 
+// CompleteStatement is what [Run.CompleteTx] settles a task of a schema by; with history it is kept in the archive.
+func CompleteStatement(schema string, history bool) string {
+	kept := ""
+	if !history {
+		kept = ", null"
+	}
+	return "select " + pgx.Identifier{schema, "complete_task"}.Sanitize() + "($1::uuid, $2::bigint, $3::uuid" + kept + ")"
+}
+
 // NewRun returns the run that a lease gives the right to. Only workers have a use for it.
-func NewRun(l *lease.Lease, schema string) *Run {
+func NewRun(l *lease.Lease, completeStatement string) *Run {
 	return &Run{
 		Type: l.Type, Priority: l.Priority, Attempt: l.Attempt, Fence: l.Fence, DueAt: l.DueAt,
 		holder:   l.Holder,
-		complete: "select " + pgx.Identifier{schema, "complete_task"}.Sanitize() + "($1::uuid, $2::bigint, $3::uuid)",
+		complete: completeStatement,
 	}
 }
 

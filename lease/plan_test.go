@@ -67,15 +67,8 @@ func TestPlans(t *testing.T) {
 
 	types := make([]string, 10)
 	attempts := make([]int32, len(types))
-	var pairTypes []string
-	var priorities []int16
 	for i := range types {
 		types[i], attempts[i] = fmt.Sprintf("type%d", i), 4
-	}
-	for p := range int16(lease.Priorities) {
-		for _, name := range types {
-			pairTypes, priorities = append(pairTypes, name), append(priorities, p)
-		}
 	}
 	base := pgx.NamedArgs{"holder": holderA, "worker": "w", "lease": time.Minute, "limit": 50}
 	with := func(more pgx.NamedArgs) pgx.NamedArgs {
@@ -84,16 +77,20 @@ func TestPlans(t *testing.T) {
 		}
 		return more
 	}
+	look, back := f.PairArgs(types, 0, nil), f.PairArgs(types, 0, nil)
+	look["lease_types"] = types
+	back["since"], back["until"] = time.Now().Add(-time.Second), time.Now()
 	type statement struct {
 		name  string
 		args  pgx.NamedArgs
 		index []string
 	}
 	statements := []statement{
-		{"claim", with(pgx.NamedArgs{"types": pairTypes, "priorities": priorities}), []string{"tasks_due"}},
+		{"claim", with(f.PairArgs(types, 50, nil)), []string{"tasks_due"}},
 		{"claim expired", with(pgx.NamedArgs{"types": types, "attempts": attempts, "suspects": false}), []string{"tasks_leases"}},
 		{"claim expired", with(pgx.NamedArgs{"types": types, "attempts": attempts, "suspects": true}), []string{"tasks_leases"}},
-		{"look", with(pgx.NamedArgs{"types": pairTypes, "priorities": priorities, "leases": true}), []string{"tasks_due", "tasks_leases"}},
+		{"look", look, []string{"tasks_due", "tasks_leases"}},
+		{"look back", back, []string{"tasks_due"}},
 	}
 	const held = 200
 	keys, fences, statuses, delays := make([]string, held), make([]int64, held), make([]string, held), make([]time.Duration, held)
@@ -104,7 +101,7 @@ func TestPlans(t *testing.T) {
 	statements = append(statements,
 		statement{"renew", with(pgx.NamedArgs{"keys": keys, "fences": fences}), []string{"tasks_pkey"}},
 		statement{"settle", with(pgx.NamedArgs{
-			"keys": keys, "fences": fences, "statuses": statuses, "delays": delays, "unspent": unspent, "started": started, "errors": texts, "entries": texts,
+			"keys": keys, "fences": fences, "statuses": statuses, "delays": delays, "unspent": unspent, "started": started, "discards": make([]bool, held), "errors": texts, "entries": texts,
 		}), []string{"tasks_pkey"}},
 	)
 	explain := func(when, options string) {

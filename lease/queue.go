@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // DB is what a queue's statements run on: a pool, a connection or a transaction of pgx.
@@ -26,7 +27,7 @@ type Queue struct {
 }
 
 type statements struct {
-	claim, claimExpired, claimRow, renew, settle, state, look, requeue, bump, pause, resume, counts statement
+	claim, claimExpired, claimRow, renew, settle, finish, state, look, lookBack, requeue, bump, pause, resume, counts statement
 }
 
 // statement is SQL with positional parameters and their names in that order: what [pgx.NamedArgs] would work out at
@@ -62,8 +63,12 @@ func New(table Table) (*Queue, error) {
 	compile(&q.sql.claimRow, "claim row", claimRowSQL)
 	compile(&q.sql.renew, "renew", renewSQL)
 	compile(&q.sql.settle, "settle", settleSQL)
+	if table.Archive != nil {
+		compile(&q.sql.finish, "finish", finishSQL)
+	}
 	compile(&q.sql.state, "state", stateSQL)
 	compile(&q.sql.look, "look", lookSQL)
+	compile(&q.sql.lookBack, "look back", lookBackSQL)
 	compile(&q.sql.requeue, "requeue", requeueSQL)
 	compile(&q.sql.bump, "bump", bumpSQL)
 	compile(&q.sql.pause, "pause", pauseSQL)
@@ -98,8 +103,13 @@ type ClaimOptions struct {
 	// MaxAttempts are the attempts allowed to rows that do not say, one for each of Types.
 	MaxAttempts []int32
 	Limit       int
-	Lease       time.Duration
-	// Scan returns where the table's further columns go for the row whose lease it is given; nil if it names none.
+	// Limits, if set, are the most of each of Types that a [Queue.Claim] takes.
+	Limits []int32
+	Lease  time.Duration
+	// Marks, if set, are where [Queue.Claim] begins to look, and learn from what it takes.
+	Marks *Marks
+	// Scan returns where the table's further columns go for the row whose lease it is given; nil if it names none. It is
+	// called once for each lease, in the order of the result.
 	Scan func(*Lease) []any
 }
 
@@ -128,26 +138,31 @@ const returnClaimed = `
 
 // claimSQL takes up to @limit due rows, first by priority, then in the order of @types, then by due time. It locks what
 // it takes and passes over what others have locked. The index on (type, priority, retry_at, key) of queued rows serves
-// one probe a (type, priority) pair; "key = any(array(…))" keeps the plan away from statistics of a table that is empty
-// one moment and full the next.
+// one probe a (type, priority) pair, from the pair's mark on; "ctid = any(array(…))" keeps the plan away from statistics of
+// a table that is empty one moment and full the next. A row that somebody has changed since the statement began may be
+// passed over, as if it were locked.
 const claimSQL = `
 update {{.Name.Sanitize}} as t
 set` + setClaimed + `
   {{if .DueAt}}, {{q .DueAt}} = t.{{q .RetryAt}}{{end}}
-where t.{{q .Key}} = any (array (
+where t.ctid = any (array (
   {{if .Type}}
-  select due.key
-  from unnest(@types::text[] {{if .Priority}}, @priorities::smallint[]{{end}}) as p(type {{if .Priority}}, priority{{end}})
+  select due.ctid
+  from unnest(
+    @types::text[], @limits::integer[] {{if .Priority}}, @priorities::smallint[]{{end}}
+    {{if .DueAt}}, @mark_ats::timestamptz[], @mark_keys::text[]::{{.KeyType}}[]{{end}}
+  ) as p(type, most {{if .Priority}}, priority{{end}} {{if .DueAt}}, mark_at, mark_key{{end}})
   cross join lateral (
   {{end}}
-    select d.{{q .Key}} as key
+    select d.ctid
     from {{.Name.Sanitize}} as d
     where d.{{q .Status}} = {{lit .States.Queued}}
       and d.{{q .RetryAt}} <= now()
       {{if .Type}}and d.{{q .Type}} = p.type{{end}}
       {{if .Priority}}and d.{{q .Priority}} = p.priority{{end}}
+      {{if and .Type .DueAt}}and (d.{{q .RetryAt}}, d.{{q .Key}}) >= ({{markFloor "p"}}){{end}}
     order by d.{{q .RetryAt}}, d.{{q .Key}}
-    limit @limit
+    limit {{if .Type}}p.most{{else}}@limit{{end}}
     for update skip locked
   {{if .Type}}
   ) as due
@@ -162,11 +177,14 @@ returning` + returnClaimed
 // A claim needs no durable commit. If the server forgets it in a crash the row is due again, and the fence, which the
 // clock raises, keeps the forgotten holder out.
 func (q *Queue) Claim(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, error) {
-	args := pgx.NamedArgs{"types": opts.Types, "limit": opts.Limit}
-	if q.table.Priority != "" {
-		args["types"], args["priorities"] = pairs(opts.Types)
+	p := q.pairs(opts.Types, opts.Limits, opts.Limit)
+	args := p.args(opts.Marks.start(p, false))
+	args["limit"] = opts.Limit
+	leases, err := q.collect(ctx, db, q.sql.claim, opts, args)
+	if err == nil {
+		opts.Marks.claimed(q, leases)
 	}
-	return q.collect(ctx, db, q.sql.claim, opts, args)
+	return leases, err
 }
 
 // claimExpiredSQL takes over up to @limit rows whose lease has ended, with no look at priority: there are few. @suspects
@@ -217,18 +235,6 @@ func (q *Queue) claimExpired(ctx context.Context, db DB, opts ClaimOptions, susp
 	})
 }
 
-// pairs lists every priority of every type, most urgent priority first.
-func pairs(types []string) ([]string, []int16) {
-	t := make([]string, 0, Priorities*len(types))
-	p := make([]int16, 0, Priorities*len(types))
-	for priority := range int16(Priorities) {
-		for _, name := range types {
-			t, p = append(t, name), append(p, priority)
-		}
-	}
-	return t, p
-}
-
 // collect reads the leases of a claim to the end, which is its commit: rows stream to the client before that, and a
 // settlement sent then would miss the row.
 func (q *Queue) collect(ctx context.Context, db DB, s statement, opts ClaimOptions, args pgx.NamedArgs) ([]*Lease, error) {
@@ -238,13 +244,23 @@ func (q *Queue) collect(ctx context.Context, db DB, s statement, opts ClaimOptio
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
+	var dest []any
+	var typ pgtype.DriverBytes // of few values, which need not be copied row by row
+	var latest string
 	leases, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Lease, error) {
 		l := &Lease{Holder: opts.Holder, Expires: expires}
-		dest := []any{&l.Key, &l.Fence, &l.Type, &l.Priority, &l.Attempt, &l.Lost, &l.DueAt}
+		dest = append(dest[:0], &l.Key, &l.Fence, &typ, &l.Priority, &l.Attempt, &l.Lost, &l.DueAt)
 		if opts.Scan != nil {
 			dest = append(dest, opts.Scan(l)...)
 		}
-		return l, row.Scan(dest...)
+		if err := row.Scan(dest...); err != nil {
+			return nil, err
+		}
+		if string(typ) != latest {
+			latest = string(typ)
+		}
+		l.Type = latest
+		return l, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
@@ -270,72 +286,4 @@ func (q *Queue) ClaimRow(ctx context.Context, db DB, key string, seen int64, opt
 		return nil, err
 	}
 	return leases[0], nil
-}
-
-// lookSQL finds, for the types given, how long until the next queued row is due and until the next lease ends, in
-// seconds; zero or less for a row that is due and was not claimed. It locks nothing. Two indexes serve it, so that the
-// ends of leases never lie in the way of the due rows.
-const lookSQL = `
-select
-  (extract(epoch from min(next.due)) - extract(epoch from clock_timestamp()))::float8,
-  (extract(epoch from min(next.lease)) - extract(epoch from clock_timestamp()))::float8
-from (
-  {{if .Type}}
-  select
-    (
-      select d.{{q .RetryAt}}
-      from {{.Name.Sanitize}} as d
-      where d.{{q .Status}} = {{lit .States.Queued}} and d.{{q .Type}} = p.type and d.{{q .RetryAt}} < 'infinity'
-        {{if .Priority}}and d.{{q .Priority}} = p.priority{{end}}
-      order by d.{{q .RetryAt}}
-      limit 1
-    ) as due,
-    case when @leases::boolean {{if .Priority}}and p.priority = 0{{end}} then
-    (
-      select d.{{q .RetryAt}}
-      from {{.Name.Sanitize}} as d
-      where d.{{q .Status}} = {{lit .States.Running}} and d.{{q .Type}} = p.type and d.{{q .RetryAt}} < 'infinity'
-      order by d.{{q .RetryAt}}
-      limit 1
-    )
-    end as lease
-  from unnest(@types::text[] {{if .Priority}}, @priorities::smallint[]{{end}}) as p(type {{if .Priority}}, priority{{end}})
-  {{else}}
-  select
-    (select min(d.{{q .RetryAt}}) from {{.Name.Sanitize}} as d where d.{{q .Status}} = {{lit .States.Queued}} and d.{{q .RetryAt}} < 'infinity') as due,
-    case when @leases::boolean then (select min(d.{{q .RetryAt}}) from {{.Name.Sanitize}} as d where d.{{q .Status}} = {{lit .States.Running}} and d.{{q .RetryAt}} < 'infinity') end as lease
-  {{end}}
-) as next`
-
-// Never is the answer of [Queue.Look] where nothing lies ahead.
-const Never = time.Duration(1<<63 - 1)
-
-// Look tells how long until a queued row falls due and until a running row's lease ends, by the database's clock. Zero
-// or less means now: rows are there that a claim just passed over, because somebody else has them locked or because
-// they fell due since. Without leases, whose ends lie behind the dead entries of all those that were settled in time,
-// the second answer is [Never].
-func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool) (due, leaseEnd time.Duration, err error) {
-	args := pgx.NamedArgs{"types": types, "leases": leases}
-	if q.table.Priority != "" {
-		args["types"], args["priorities"] = pairs(types)
-	}
-	rows, err := db.Query(ctx, q.sql.look.sql, q.sql.look.args(args)...)
-	if err != nil {
-		return 0, 0, fmt.Errorf("look: %w", err)
-	}
-	var d, l *float64
-	if _, err := pgx.ForEachRow(rows, []any{&d, &l}, func() error { return nil }); err != nil {
-		return 0, 0, fmt.Errorf("look: %w", err)
-	}
-	return seconds(d), seconds(l), nil
-}
-
-func seconds(s *float64) time.Duration {
-	switch {
-	case s == nil || *s > float64(Never/time.Second):
-		return Never
-	case *s < 0: // as far as minus infinity
-		return 0
-	}
-	return time.Duration(*s * float64(time.Second))
 }

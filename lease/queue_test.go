@@ -140,7 +140,7 @@ func TestClaimSkipsLocked(t *testing.T) {
 		tx := f.lock(t, keys[0], keys[2])
 		wantKeys(t, keysOf(f.claim(t, 2)), []string{keys[1], keys[3]})
 		// What was passed over is still due, and a look says so.
-		due, _, err := f.Look(t.Context(), f.pool, []string{"a"}, true)
+		due, _, err := f.Look(t.Context(), f.pool, []string{"a"}, true, nil)
 		if err != nil || due > 0 {
 			t.Errorf("due in %s, %v", due, err)
 		}
@@ -373,7 +373,7 @@ func TestClaimOfEditedRows(t *testing.T) {
 	for i, edit := range edits {
 		f.exec(t, "update :T set "+edit+" where :K = $1", keys[i])
 	}
-	if due, _, err := f.Look(t.Context(), f.pool, []string{"a"}, true); err != nil || due > 0 {
+	if due, _, err := f.Look(t.Context(), f.pool, []string{"a"}, true, nil); err != nil || due > 0 {
 		t.Errorf("due in %s, %v", due, err)
 	}
 	leases := f.claim(t, 100)
@@ -524,7 +524,7 @@ func TestLook(t *testing.T) {
 	each(t, func(t *testing.T, f *fixture) {
 		look := func(leases bool) (due, end time.Duration) {
 			t.Helper()
-			due, end, err := f.Look(t.Context(), f.pool, []string{"a", "b"}, leases)
+			due, end, err := f.Look(t.Context(), f.pool, []string{"a", "b"}, leases, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -123,6 +123,7 @@ func (t *Table) render(name, text string) (string, error) {
 		"token":          t.token,
 		"nextFor":        t.nextToken,
 		"suspectAttempt": t.suspectAttempt,
+		"markFloor":      markFloor,
 	}).Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)

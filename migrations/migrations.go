@@ -22,9 +22,9 @@ var files embed.FS
 
 const (
 	// Latest is the schema version that this version of pgwake brings.
-	Latest = 4
+	Latest = 6
 	// Required is the oldest schema version that this version of pgwake works on.
-	Required = 4
+	Required = 6
 
 	versionTable = "schema_migrations"
 )

@@ -45,6 +45,9 @@ type Options struct {
 	// Slots gives the type slots of its own, as many as may run at once in one process, apart from the worker's. 0 shares
 	// the worker's.
 	Slots int
+	// NoHistory keeps no settled tasks of the type: they are deleted, and not archived. Frozen ones stay, as those of any
+	// type.
+	NoHistory bool
 	// Priority of tasks that do not say, from 0 (first) to 9 (last); 5 by default.
 	Priority *int
 	// UniqueFields are the JSON names of payload fields that together are the unique key of tasks that do not have one
@@ -65,6 +68,7 @@ type Type struct {
 	MaxAttempts int
 	Retry       RetryPolicy
 	Slots       int // 0: the worker's
+	NoHistory   bool
 
 	own     Options
 	handler Next
@@ -132,7 +136,7 @@ func (r *Registry) add(name string, handler Next, opts *Options) error {
 		opts = &Options{}
 	}
 	t := &Type{
-		Name: name, Aliases: slices.Clone(opts.Aliases), Slots: opts.Slots, own: *opts,
+		Name: name, Aliases: slices.Clone(opts.Aliases), Slots: opts.Slots, NoHistory: opts.NoHistory, own: *opts,
 		Timeout: DefaultTimeout, MaxAttempts: DefaultMaxAttempts, Retry: DefaultRetry,
 	}
 	if err := t.apply(opts); err != nil {

@@ -106,7 +106,7 @@ func TestAnnouncerOfLostRows(t *testing.T) {
 		"gone":                           {},
 	} {
 		a := newAnnouncer(nil)
-		run := pgwake.NewRun(&lease.Lease{Type: "job"}, pgtest.Schema)
+		run := pgwake.NewRun(&lease.Lease{Type: "job"}, pgwake.CompleteStatement(pgtest.Schema, true))
 		if c.completed {
 			if err := run.CompleteTx(t.Context(), yes{}); err != nil {
 				t.Fatal(err)

@@ -47,6 +47,9 @@ type Config struct {
 	// History is how long settled tasks are kept, in whole days, by the shortest of all workers; 14 days by default,
 	// negative for ever.
 	History time.Duration
+	// AsyncSettle has settlements not wait for the disk. A crash of the database server, not of a worker, may then forget
+	// the last fraction of a second of them, and their tasks run again.
+	AsyncSettle bool
 	// ListenerURL is the connection string of a direct session, for the listener and for claims, where the pool goes through
 	// a pooler in transaction mode, such as PgBouncer, which cannot carry a LISTEN. Without it the worker then polls. Empty
 	// by default: they go where the pool goes.

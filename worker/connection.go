@@ -44,9 +44,15 @@ var claimParams = map[string]string{
 // otherParams are those of the other connections. A plan made while the queue was empty is ruinous when it is full.
 var otherParams = map[string]string{"plan_cache_mode": "force_custom_plan"}
 
-// settleParams are the settings of the settler's connection. With the statistics of an empty table every join looks like
+// settleSettings are the settings of the settler's connection. With the statistics of an empty table every join looks like
 // one of single rows, and a batch would be compared with itself row by row.
-var settleParams = map[string]string{"plan_cache_mode": "force_custom_plan", "enable_nestloop": "off"}
+func settleSettings(async bool) map[string]string {
+	settings := map[string]string{"plan_cache_mode": "force_custom_plan", "enable_nestloop": "off", "lock_timeout": lockPatience}
+	if async {
+		settings["synchronous_commit"] = "off"
+	}
+	return settings
+}
 
 // connection is one session of the worker's own, opened by its first use and again after it broke. One caller at a time
 // has it.

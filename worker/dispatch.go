@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"time"
@@ -18,8 +17,8 @@ import (
 type row struct {
 	maxAttempts *int
 	uniqueKey   *string
-	payload     json.RawMessage
-	metadata    json.RawMessage
+	payload     []byte // as it is; a json.RawMessage would be checked once more
+	metadata    []byte
 	createdAt   time.Time
 }
 
@@ -32,7 +31,7 @@ func (d *dispatcher) execution(l *lease.Lease, r *row) (*execution, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claimed a task with key %q: %w", l.Key, err)
 	}
-	run := pgwake.NewRun(l, d.w.config.Schema)
+	run := pgwake.NewRun(l, d.w.complete[typ.NoHistory])
 	run.ID, run.RawPayload, run.Metadata, run.CreatedAt = id, r.payload, r.metadata, r.createdAt
 	run.MaxAttempts = typ.MaxAttempts
 	if r.maxAttempts != nil {
@@ -47,12 +46,16 @@ func (d *dispatcher) execution(l *lease.Lease, r *row) (*execution, error) {
 // dispatch starts the handlers of claimed rows. Rows that are not to run now go back, before any handler starts: one of
 // them may be about to kill this process.
 func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
-	start := batch[:0:0]
+	start, free := make([]*execution, 0, len(batch)), d.slots.free()
 	var back []settling
 	for _, e := range batch {
 		v := d.verdict(e)
-		if v == runNow && (ctx.Err() != nil || time.Until(e.expires) < d.w.config.Lease/2) {
+		switch {
+		case v != runNow:
+		case ctx.Err() != nil || time.Until(e.expires) < d.w.config.Lease/2:
 			v = notNow
+		case e.lease.Lost > 0 && len(start) >= free: // it may have killed a worker, and is not to wait beside others
+			v = runLater
 		}
 		if v != runNow {
 			d.w.noLongerAlone(e)
@@ -71,40 +74,59 @@ func (d *dispatcher) dispatch(ctx context.Context, batch []*execution) {
 			back = append(back, settling{execution: e, end: end})
 		}
 	}
-	if len(back) > 0 {
-		ctx, cancel := wait.Outlast(ctx, stopGrace)
-		defer cancel()
-		left, err := d.w.settler.flush(ctx, back)
-		if err != nil {
-			d.w.log.Warn("tasks not given back yet", "tasks", len(left), "error", err)
-		}
-		for _, b := range left {
-			d.w.settler.add(b.execution, b.end)
-		}
-	}
-	for _, e := range start {
-		d.busy.Add(1)
-		d.group.Go(func() error {
-			defer d.release()
-			d.w.execute(e)
-			return nil
-		})
-	}
+	d.settle(ctx, back)
+	d.w.held.add(start...)
+	d.begin(d.slots.add(start))
 	runtime.Gosched() // the handlers first; what the dispatcher does next can wait
 }
 
-// release frees a slot, and tells the dispatcher if more was waiting for one.
-func (d *dispatcher) release() {
-	d.busy.Add(-1)
-	if d.more.Load() {
-		d.tellFree()
+// settle writes ends of tasks that did not run.
+func (d *dispatcher) settle(ctx context.Context, ends []settling) {
+	if len(ends) == 0 {
+		return
+	}
+	ctx, cancel := wait.Outlast(ctx, stopGrace)
+	defer cancel()
+	left, err := d.w.settler.flush(ctx, ends)
+	if err != nil {
+		d.w.log.Warn("tasks not given back yet", "tasks", len(left), "error", err)
+	}
+	for _, b := range left {
+		d.w.settler.add(b.execution, b.end)
 	}
 }
 
-func (d *dispatcher) tellFree() {
-	select {
-	case d.freed <- struct{}{}:
-	default:
+// giveBack gives claimed tasks back that have not begun.
+func (d *dispatcher) giveBack(ctx context.Context, tasks []*execution) {
+	var back []settling
+	for _, e := range tasks {
+		if e.decide() { // else its lease is lost
+			back = append(back, settling{execution: e, end: lease.Settlement{Lease: e.lease, Status: string(pgwake.Queued), Unspent: true}})
+		}
+	}
+	d.settle(ctx, back)
+}
+
+// begin runs tasks, each in a slot that is kept for it.
+func (d *dispatcher) begin(tasks []*execution) {
+	for _, e := range tasks {
+		d.group.Go(func() error {
+			d.work(e)
+			return nil
+		})
+	}
+}
+
+// work runs a task, and those whose turn it is in its slot after it.
+func (d *dispatcher) work(e *execution) {
+	defer func() {
+		if e != nil { // runtime.Goexit, by a handler
+			d.slots.vanished()
+		}
+	}()
+	for e != nil {
+		d.w.execute(e)
+		e = d.slots.next(e)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +12,7 @@ import (
 	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/lease"
 	"github.com/pgwake/pgwake/notify"
+	"github.com/pgwake/pgwake/registry"
 )
 
 const (
@@ -32,19 +32,19 @@ const (
 // set free, by the due timer and by the sweep.
 type dispatcher struct {
 	w        *Worker
-	types    []string // names and aliases
-	attempts []int32  // allowed to tasks of each that do not say
-	slots    int
+	names    []string         // of types, and aliases
+	types    []string         // the same in the order of their turns
+	attempts []int32          // allowed to tasks of each that do not say
+	kinds    []*registry.Type // what each is
+	slots    *slots
 	group    errgroup.Group // runs the handlers, bounded by slots
+	marks    lease.Marks
 
 	ring     *notify.Subscription // a row has become runnable, of a type of which this one is keeper
 	others   *notify.Subscription // the same for all other types
 	call     *notify.Subscription // nobody is responsible
 	look     *notify.Subscription // something may have been missed
-	freed    chan struct{}        // cap 1: a slot was set free while more was waiting
 	suspects chan struct{}        // cap 1: the next suspect may run
-	busy     atomic.Int64         // slots taken
-	more     atomic.Bool          // the last claim filled the slots: there may be more
 
 	// Only the dispatcher's own goroutine uses these.
 	claimed     int
@@ -62,21 +62,20 @@ type dispatcher struct {
 }
 
 func newDispatcher(w *Worker, types []string, slots int) *dispatcher {
-	d := &dispatcher{w: w, types: types, slots: slots, freed: make(chan struct{}, 1), suspects: make(chan struct{}, 1)}
+	d := &dispatcher{w: w, names: types, types: slices.Clone(types), slots: newSlots(slots), suspects: make(chan struct{}, 1)}
 	for _, name := range types {
-		d.attempts = append(d.attempts, int32(w.types[name].MaxAttempts))
+		d.attempts, d.kinds = append(d.attempts, int32(w.types[name].MaxAttempts)), append(d.kinds, w.types[name])
 	}
 	d.group.SetLimit(slots)
 	d.state = stateLog{log: w.log, what: "dispatcher"}
 	return d
 }
 
-func (d *dispatcher) free() int { return d.slots - int(d.busy.Load()) }
-
 // run claims and dispatches until ctx ends. What it has claimed by then it still hands out or gives back.
 func (d *dispatcher) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer func() { d.giveBack(ctx, d.slots.close()) }()
 	act, look := true, true // whether to do anything, and whether to claim due tasks whatever is known of them
 	var err error
 	for ctx.Err() == nil {
@@ -104,7 +103,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			act = false
 		case <-d.look.C():
 			d.watch.tryAt = time.Now()
-		case <-d.freed:
+		case <-d.slots.freed:
 		case <-d.suspects:
 			look, d.leaseAt = false, time.Now()
 		case <-timer.C:
@@ -120,6 +119,10 @@ func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 // standing backlog they would never get a slot.
 func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	now := time.Now()
+	d.begin(d.slots.fill())
+	if reached(now, d.slots.overdue()) {
+		d.giveBack(ctx, d.slots.takeBack())
+	}
 	leases := d.leaseLooked.IsZero() || reached(now, d.leaseAt)
 	look = look || !d.fullAt.IsZero()
 	if d.lostSession(now) {
@@ -128,7 +131,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	}
 	if leases {
 		before := d.claimed
-		if err := d.claim(ctx, d.w.queue.ClaimExpired); err != nil {
+		if err := d.claimExpired(ctx); err != nil {
 			return err
 		}
 		if err := d.claimSuspect(ctx); err != nil {
@@ -141,7 +144,7 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	due, second, found := reached(now, d.dueAt), reached(now, d.watch.second), 0
 	if look || due {
 		before := d.claimed
-		if err := d.claim(ctx, d.w.queue.Claim); err != nil {
+		if err := d.claim(ctx); err != nil {
 			return err
 		}
 		found = d.claimed - before
@@ -180,11 +183,25 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 	return d.learn(ctx)
 }
 
-// claim claims as much as there are free slots for. If there may be more, the next free slot is told of.
-func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) error {
-	if free := d.free(); free > 0 {
-		d.more.Store(false)
-		batch, err := d.take(ctx, free, claim)
+// claim claims due tasks as far as there is room for them.
+func (d *dispatcher) claim(ctx context.Context) error {
+	room := d.slots.room()
+	limits := d.slots.limits(d.kinds, room)
+	return d.claimUpTo(ctx, room, func(opts *lease.ClaimOptions) { opts.Limits, opts.Marks = limits, &d.marks }, d.w.queue.Claim)
+}
+
+// claimExpired claims tasks whose lease has ended, as far as there are free slots: none of them is claimed ahead.
+func (d *dispatcher) claimExpired(ctx context.Context) error {
+	return d.claimUpTo(ctx, d.slots.free(), func(*lease.ClaimOptions) {}, d.w.queue.ClaimExpired)
+}
+
+type claimFunc func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)
+
+// claimUpTo claims up to n tasks. If there may be more, the next that ends is told of.
+func (d *dispatcher) claimUpTo(ctx context.Context, n int, options func(*lease.ClaimOptions), claim claimFunc) error {
+	if n > 0 {
+		d.slots.expectMore(false)
+		batch, full, err := d.take(ctx, n, options, claim)
 		if err != nil {
 			return err
 		}
@@ -199,16 +216,12 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 			d.claimed += len(batch)
 			d.dispatch(ctx, batch)
 		}
-		if len(batch) < free {
+		if !full {
 			d.fullAt = time.Time{}
 			return nil
 		}
 	}
-	// Said before the slots are counted again, so that one set free in between is heard of.
-	d.more.Store(true)
-	if d.free() > 0 {
-		d.tellFree()
-	}
+	d.slots.expectMore(true)
 	if d.fullAt.IsZero() {
 		d.fullAt = time.Now()
 	}
@@ -218,10 +231,10 @@ func (d *dispatcher) claim(ctx context.Context, claim func(context.Context, leas
 // claimSuspect claims one row that may have killed its worker, unless such a one runs in this process. The others stay
 // expired until then: claimed and waiting, they would be charged with the death of this worker.
 func (d *dispatcher) claimSuspect(ctx context.Context) error {
-	if d.free() == 0 || !d.w.suspects.tryTake() {
+	if d.slots.free() == 0 || !d.w.suspects.tryTake() {
 		return nil
 	}
-	batch, err := d.take(ctx, 1, d.w.queue.ClaimSuspects)
+	batch, _, err := d.take(ctx, 1, func(*lease.ClaimOptions) {}, d.w.queue.ClaimSuspects)
 	for _, e := range batch {
 		e.alone = true
 	}
@@ -229,52 +242,76 @@ func (d *dispatcher) claimSuspect(ctx context.Context) error {
 		d.w.suspects.giveBack()
 		return err
 	}
-	d.more.Store(true) // it may take the last slot
+	d.slots.expectMore(true) // it may take the last slot
 	d.dispatch(ctx, batch)
 	return nil
 }
 
-// take claims up to n rows. A claim that is under way when the worker stops goes on: it would commit all the same, and
-// its rows would wait for their leases to end.
-func (d *dispatcher) take(ctx context.Context, n int, claim func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lease, error)) ([]*execution, error) {
-	var batch []*execution
-	runs := map[*lease.Lease]*row{}
-	d.rotate()
+// take claims up to n rows, and reports whether there may be more. A claim that is under way when the worker stops goes on:
+// it would commit all the same, and its rows would wait for their leases to end.
+func (d *dispatcher) take(ctx context.Context, n int, options func(*lease.ClaimOptions), claim claimFunc) (batch []*execution, full bool, err error) {
+	runs := make([]row, 0, n)
+	var dest [5]any
 	opts := lease.ClaimOptions{
 		Holder: d.w.id, Worker: d.w.config.Name, Types: d.types, MaxAttempts: d.attempts, Limit: n, Lease: d.w.config.Lease,
-		Scan: func(l *lease.Lease) []any {
-			r := &row{}
-			runs[l] = r
-			return []any{&r.maxAttempts, &r.uniqueKey, &r.payload, &r.metadata, &r.createdAt}
+		Scan: func(*lease.Lease) []any {
+			runs = append(runs, row{})
+			r := &runs[len(runs)-1]
+			dest = [...]any{&r.maxAttempts, &r.uniqueKey, &r.payload, &r.metadata, &r.createdAt}
+			return dest[:]
 		},
 	}
-	ctx, cancel := wait.Outlast(ctx, stopGrace)
+	options(&opts)
+	longer, cancel := wait.Outlast(ctx, stopGrace)
 	defer cancel()
-	err := d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) error {
-		leases, err := claim(ctx, conn, opts)
-		if err != nil {
-			return err
-		}
-		for _, l := range leases {
-			e, err := d.execution(l, runs[l])
-			if err != nil {
-				return err
-			}
-			batch = append(batch, e)
-		}
-		return nil
+	var leases []*lease.Lease
+	began := time.Now()
+	err = d.w.claims.do(longer, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		leases, err = claim(ctx, conn, opts)
+		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	if opts.Limits != nil {
+		d.slots.claimed(time.Since(began))
+	}
+	batch = make([]*execution, 0, len(leases))
+	for i, l := range leases {
+		e, err := d.execution(l, &runs[i])
+		if err != nil {
+			return nil, false, err
+		}
+		batch = append(batch, e)
+	}
+	full = len(batch) == n || d.reached(opts.Limits, batch)
+	d.rotate()
 	slices.SortFunc(batch, func(a, b *execution) int {
 		return cmp.Or(cmp.Compare(a.lease.Priority, b.lease.Priority), a.lease.DueAt.Compare(b.lease.DueAt), cmp.Compare(a.lease.Key, b.lease.Key))
 	})
-	return batch, nil
+	return batch, full, nil
+}
+
+// reached reports whether a claim has taken as many of a type as it might.
+func (d *dispatcher) reached(limits []int32, batch []*execution) bool {
+	if limits == nil {
+		return false
+	}
+	taken := map[string]int32{}
+	for _, e := range batch {
+		taken[e.lease.Type]++
+	}
+	for i, most := range limits {
+		if taken[d.types[i]] >= most {
+			return true
+		}
+	}
+	return false
 }
 
 // rotate gives each type its turn to be served first among tasks of one priority.
 func (d *dispatcher) rotate() {
 	d.types = append(d.types[1:], d.types[0])
 	d.attempts = append(d.attempts[1:], d.attempts[0])
+	d.kinds = append(d.kinds[1:], d.kinds[0])
 }

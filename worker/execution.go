@@ -28,16 +28,19 @@ func (e *execution) leaseID() leaseID { return leaseID{e.lease.Key, e.lease.Fenc
 
 // execution is one run in this process, from claim to settlement.
 type execution struct {
-	lease  *lease.Lease
-	run    *pgwake.Run
-	typ    *registry.Type
-	cancel context.CancelCauseFunc // ends the handler's context
+	lease   *lease.Lease
+	run     *pgwake.Run
+	typ     *registry.Type
+	took    time.Duration // by the handler
+	readyAt time.Time     // since when it waits for a slot
 
 	mu       sync.Mutex
-	expires  time.Time // when the lease ends by the monotonic clock
-	over     bool      // the outcome is decided: nothing the handler does changes it any more
-	returned bool      // the handler has returned
-	alone    bool      // holds the process's token for suspects
+	cancel   context.CancelCauseFunc // ends the handler's context; nil: it has not begun
+	expires  time.Time               // when the lease ends by the monotonic clock
+	deadline time.Time               // when the handler's time is over; zero: never, or it has not begun
+	over     bool                    // the outcome is decided: nothing the handler does changes it any more
+	returned bool                    // the handler has returned
+	alone    bool                    // holds the process's token for suspects
 }
 
 // decide reports whether the caller is the first to decide the outcome.
@@ -73,18 +76,20 @@ func (e *execution) expiresAt() time.Time {
 // may panic when it is looked at, in settlement.
 func (w *Worker) execute(e *execution) {
 	base, cancel := context.WithCancelCause(w.handlerContext)
-	e.cancel = cancel
-	w.held.add(e)
+	began := time.Now()
+	if !e.begin(cancel, began) {
+		cancel(nil)
+		return
+	}
 	ctx, stop := base, context.CancelFunc(func() {})
 	if t := e.typ.Timeout; t > 0 {
-		ctx, stop = context.WithTimeoutCause(base, t, fmt.Errorf("%w after %s", ErrTimeout, t))
-		abandon := time.AfterFunc(t+abandonAfter, func() { w.abandon(e, context.Cause(ctx)) })
-		defer abandon.Stop()
+		ctx, stop = context.WithDeadlineCause(base, began.Add(t), w.timeouts[e.typ])
 	}
 
 	var err error
 	normal := false
 	defer func() {
+		e.took = time.Since(began)
 		if !normal {
 			// A panic, or runtime.Goexit, which recover does not see.
 			value := "handler called runtime.Goexit"
@@ -100,6 +105,34 @@ func (w *Worker) execute(e *execution) {
 	}()
 	err = e.typ.Run(ctx, e.run)
 	normal = true
+}
+
+// begin takes note that the handler runs, unless the outcome is decided already: the lease is lost.
+func (e *execution) begin(cancel context.CancelCauseFunc, at time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return false
+	}
+	e.cancel = cancel
+	if e.typ.Timeout > 0 {
+		e.deadline = at.Add(e.typ.Timeout)
+	}
+	return true
+}
+
+// overdue reports whether the handler runs although its time was over so long ago.
+func (e *execution) overdue(now time.Time, by time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.returned && !e.deadline.IsZero() && now.Sub(e.deadline) >= by
+}
+
+// unreturned reports whether a handler runs.
+func (e *execution) unreturned() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cancel != nil && !e.returned
 }
 
 // finish ends a run whose handler has returned.
@@ -134,14 +167,14 @@ func (w *Worker) logEnd(e *execution, end lease.Settlement) {
 }
 
 // abandon settles a run as failed whose handler ignores that its context has ended.
-func (w *Worker) abandon(e *execution, cause error) {
+func (w *Worker) abandon(e *execution) {
 	if !e.decide() {
 		return
 	}
 	w.held.stuck(e)
 	w.log.Error("handler ignores the end of its context: the run is settled as failed, its slot stays taken",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "timeout", e.typ.Timeout)
-	w.settler.add(e, w.settlement(e, cause, false))
+	w.settler.add(e, w.settlement(e, w.timeouts[e.typ], false))
 }
 
 // over lets go of a run whose outcome is written, or cannot be.
@@ -178,7 +211,12 @@ func (w *Worker) lose(e *execution, err error) {
 	w.over(e)
 	w.log.Warn("lease lost: the handler's context ends and its result will be refused",
 		"task", e.run.ID, "type", e.run.Type, "attempt", e.run.Attempt, "error", err)
-	e.cancel(err)
+	e.mu.Lock()
+	cancel := e.cancel
+	e.mu.Unlock()
+	if cancel != nil {
+		cancel(err)
+	}
 }
 
 // held is the set of runs in this process.
@@ -192,10 +230,12 @@ func newHeld() *held {
 	return &held{leased: map[*execution]struct{}{}, abandoned: map[*execution]struct{}{}}
 }
 
-func (h *held) add(e *execution) {
+func (h *held) add(runs ...*execution) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.leased[e] = struct{}{}
+	for _, e := range runs {
+		h.leased[e] = struct{}{}
+	}
 }
 
 // settled takes a run out of the heartbeat's care: its row is settled or lost.
@@ -209,9 +249,7 @@ func (h *held) settled(e *execution) {
 func (h *held) stuck(e *execution) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.returned { // it may have, since its outcome was decided
+	if e.unreturned() { // it may have, since its outcome was decided
 		h.abandoned[e] = struct{}{}
 	}
 }
@@ -239,11 +277,9 @@ func (h *held) unreturned() []*execution {
 	defer h.mu.Unlock()
 	var list []*execution
 	for e := range h.leased {
-		e.mu.Lock()
-		if !e.returned {
+		if e.unreturned() {
 			list = append(list, e)
 		}
-		e.mu.Unlock()
 	}
 	for e := range h.abandoned {
 		if _, twice := h.leased[e]; !twice {

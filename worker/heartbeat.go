@@ -111,11 +111,17 @@ func completing(run *pgwake.Run) bool {
 	return c == pgwake.Completing || c == pgwake.Completed
 }
 
-// expireLeases ends the runs whose leases could not be renewed, apart from the heartbeat, which may be waiting for the
-// database. It returns when ctx ends.
-func (w *Worker) expireLeases(ctx context.Context) {
-	for wait.For(ctx, w.config.Lease/20) == nil {
-		w.expire(time.Now())
+// expireRuns ends the runs whose leases could not be renewed, apart from the heartbeat, which may be waiting for the
+// database, and gives up those that ignore their timeout. It returns when ctx ends.
+func (w *Worker) expireRuns(ctx context.Context) {
+	for wait.For(ctx, min(w.config.Lease/20, abandonAfter/10)) == nil {
+		now := time.Now()
+		w.expire(now)
+		for _, e := range w.held.leases() {
+			if e.overdue(now, abandonAfter) {
+				w.abandon(e)
+			}
+		}
 	}
 }
 

@@ -57,7 +57,7 @@ func (d *dispatcher) learn(ctx context.Context) error {
 func (d *dispatcher) ask(ctx context.Context, types []string, leases bool) (dueAt, leaseAt time.Time, err error) {
 	var due, leaseEnd time.Duration
 	err = d.w.claims.do(ctx, statementTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		due, leaseEnd, err = d.w.queue.Look(ctx, conn, types, leases)
+		due, leaseEnd, err = d.w.queue.Look(ctx, conn, types, leases, &d.marks)
 		return err
 	})
 	if err != nil {
@@ -107,17 +107,17 @@ func (d *dispatcher) wait(err error) time.Duration {
 	}
 	d.troubled = 0
 	now := time.Now()
-	if d.free() == 0 { // until a slot is set free
+	if d.slots.room() == 0 { // until a slot is set free
 		if d.watch.standing != notify.Outside {
 			return max(d.fullAt.Add(fullPatience).Sub(now), 0)
 		}
-		return leaseLook
+		return min(leaseLook, readyPatience)
 	}
 	next := now.Add(reread)
 	if d.watch.isKeeper() {
 		next = d.watch.check
 	}
-	for _, at := range []time.Time{d.dueAt, d.leaseAt, d.lookAt, d.watch.second, d.watch.tryAt, d.watch.pollAt} {
+	for _, at := range []time.Time{d.slots.overdue(), d.dueAt, d.leaseAt, d.lookAt, d.watch.second, d.watch.tryAt, d.watch.pollAt} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

@@ -24,7 +24,7 @@ func (w *Worker) prepareConnections() error {
 	w.claims = newConnection(dialer(url, "", claimParams))
 	w.claims.opened = w.looks.RingAll // what the gate held is gone
 	w.beats = newConnection(dialer("", "", otherParams))
-	w.settles = newConnection(dialer("", "", settleParams))
+	w.settles = newConnection(dialer("", "", settleSettings(w.config.AsyncSettle)))
 	w.history = dialer("", " history", map[string]string{"lock_timeout": "2s"})
 	listener := dialer(url, " listener", nil)
 	if err := errors.Join(errs...); err != nil || w.config.PollOnly {
@@ -41,7 +41,7 @@ func (w *Worker) prepareConnections() error {
 			return s.Conn, nil
 		},
 		Ring:         w.notify,
-		Channels:     map[string]func(string){channel: w.rung, channel + callSuffix: w.calls.Ring, channel + lookSuffix: w.looks.Ring},
+		Channels:     map[string]func(string){channel: w.rung, channel + lateSuffix: w.late, channel + callSuffix: w.calls.Ring, channel + lookSuffix: w.looks.Ring},
 		OnConnect:    w.connected,
 		OnDisconnect: w.disconnected,
 		ProbeTimeout: probeTimeout, ConnectTimeout: dial.Timeout,
@@ -53,7 +53,10 @@ func (w *Worker) prepareConnections() error {
 // probeTimeout bounds, twice, the time after which a dead connection of the listener is given up.
 const probeTimeout = 3 * time.Second
 
-// Beside the channel of the ring trigger there are two on which workers speak to each other.
+// lateSuffix is that of the ring trigger's channel for rows that appear behind the marks.
+const lateSuffix = "_late"
+
+// Beside the channels of the ring trigger there are two on which workers speak to each other.
 const (
 	// callSuffix: nobody is responsible any more, who has room may take over.
 	callSuffix = "_call"
@@ -117,6 +120,9 @@ func (w *Worker) connected() {
 	select {
 	case w.beatNow <- struct{}{}:
 	default:
+	}
+	for _, d := range w.dispatchers {
+		d.marks.Reset()
 	}
 	w.listening.Store(true)
 	w.looks.RingAll()

@@ -52,7 +52,11 @@ func (w *Worker) settlement(e *execution, err error, stopping bool) (s lease.Set
 
 func (w *Worker) judge(e *execution, err error, stopping bool) lease.Settlement {
 	run := e.run
-	s := lease.Settlement{Lease: e.lease, Started: true}
+	s := lease.Settlement{Lease: e.lease, Started: true, Discard: e.typ.NoHistory}
+	if err == nil {
+		s.Status = string(pgwake.Succeeded)
+		return s
+	}
 	var (
 		snooze *pgwake.SnoozeError
 		again  *pgwake.RetryError
@@ -61,9 +65,6 @@ func (w *Worker) judge(e *execution, err error, stopping bool) lease.Settlement 
 		lost   = errors.Is(err, ErrWorkerLost)
 	)
 	switch {
-	case err == nil:
-		s.Status = string(pgwake.Succeeded)
-		return s
 	case errors.As(err, &snooze):
 		s.Status, s.Delay, s.Unspent = string(pgwake.Queued), snooze.Delay, true
 		s.Delay = min(s.Delay, maxDelay)

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +22,12 @@ const (
 	settleRetry = 50 * time.Millisecond
 	// settleRetryMax is the longest; when the worker stops, a row that is refused or locked for so long is given up.
 	settleRetryMax = 2 * time.Second
+	// minFinish is the number of plain successes in a batch from which on they are worth a statement of their own.
+	minFinish = 16
+	// lockPatience is how long the statement for plain successes waits for locked rows, as a setting of its session; after
+	// that, and for lockRest, the one that passes over them is used.
+	lockPatience = "20ms"
+	lockRest     = time.Second
 )
 
 // settler writes the ends of runs, one statement at a time: the first result goes out at once, and those that come in
@@ -30,6 +38,7 @@ type settler struct {
 	in        chan settling
 	drained   chan struct{} // closed when no more will come
 	announcer *announcer
+	locked    atomic.Int64 // until when locked rows are to be expected, Unix nanoseconds
 }
 
 type settling struct {
@@ -146,6 +155,14 @@ func batchSize(pending []settling) int {
 
 // flush writes one batch and returns what is left of it to be tried again.
 func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling, err error) {
+	if plain, others := s.split(batch); len(plain) >= minFinish && len(others) > 0 {
+		rest, err = s.flush(ctx, plain)
+		if err != nil && !sqlstate.Row(err) {
+			return append(rest, others...), err
+		}
+		more, moreErr := s.flush(ctx, others)
+		return append(rest, more...), cmp.Or(moreErr, err)
+	}
 	ends := make([]lease.Settlement, len(batch))
 	for i, b := range batch {
 		ends[i] = b.end
@@ -180,13 +197,56 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 	return batch, err
 }
 
+// split takes the plain successes out of a batch whose history is, or is not, to be kept as that of its first.
+func (s *settler) split(batch []settling) (plain, others []settling) {
+	for _, b := range batch {
+		if isPlain(b.end) && b.end.Discard == batch[0].end.Discard && b.execution.run.Completion() == pgwake.NotCompleted {
+			plain = append(plain, b)
+		} else {
+			others = append(others, b)
+		}
+	}
+	return plain, others
+}
+
+// isPlain reports whether an end is a success with nothing else to say.
+func isPlain(end lease.Settlement) bool {
+	return end.Status == string(pgwake.Succeeded) && !end.Unspent && end.Error == "" && end.Entry == nil
+}
+
+// finish settles ends by the statement for plain successes, and reports false if they are none, or if a row is locked.
+func (s *settler) finish(ctx context.Context, conn *pgx.Conn, ends []lease.Settlement) (done []string, watched, ok bool, err error) {
+	if time.Now().UnixNano() < s.locked.Load() {
+		return nil, false, false, nil
+	}
+	leases := make([]*lease.Lease, len(ends))
+	for i, end := range ends {
+		if !isPlain(end) || end.Discard != ends[0].Discard {
+			return nil, false, false, nil
+		}
+		leases[i] = end.Lease
+	}
+	done, watched, err = s.w.queue.Finish(ctx, conn, s.w.id, leases, string(pgwake.Succeeded), ends[0].Discard)
+	if sqlstate.LockTimeout(err) {
+		s.locked.Store(time.Now().Add(lockRest).UnixNano())
+	}
+	return done, watched, true, err
+}
+
 // settle makes the archive's partition if that is what is missing.
 func (s *settler) settle(ctx context.Context, ends []lease.Settlement) (done []string, watched bool, err error) {
 	write := func(ctx context.Context, conn *pgx.Conn) (err error) {
+		var ok bool
+		if done, watched, ok, err = s.finish(ctx, conn, ends); ok {
+			return err
+		}
 		done, watched, err = s.w.queue.SettleWatched(ctx, conn, s.w.id, ends)
 		return err
 	}
 	err = s.w.settles.do(ctx, statementTimeout, write)
+	if sqlstate.LockTimeout(err) {
+		err = s.w.settles.do(ctx, statementTimeout, write) // the other statement
+	}
 	if !sqlstate.NoPartition(err) {
 		return done, watched, err
 	}

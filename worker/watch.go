@@ -261,6 +261,10 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		d.judgeOpen(ctx)
 		d.dueAt = now
 	case arming.Standing == notify.Keeper:
+		// A commit in flight, which may have been so for long, may bring what the marks are ahead of.
+		if !d.marks.Dear() {
+			d.marks.Reset()
+		}
 		d.watch.looking = false
 		d.dueAt = now.Add(blockedMin + rand.N(blockedMax-blockedMin))
 		return false, nil
@@ -270,7 +274,7 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 
 // yieldIfFull lets go if for some time there has been more work than slots: others are to help.
 func (d *dispatcher) yieldIfFull(ctx context.Context) error {
-	if d.free() == 0 && d.fullAt.IsZero() {
+	if d.slots.room() == 0 && d.fullAt.IsZero() {
 		d.fullAt = time.Now() // by a suspect
 	}
 	eager := d.watch.eager

@@ -26,13 +26,15 @@ import (
 
 // Worker runs the tasks of the types in a registry. Make it with [New] and start it with [Worker.Run].
 type Worker struct {
-	config Config
-	log    *slog.Logger
-	pool   *pgxpool.Pool
-	queue  *lease.Queue
-	types  map[string]*registry.Type // by name and alias
-	id     string                    // of this run; the holder of its leases
-	ran    atomic.Bool
+	config   Config
+	log      *slog.Logger
+	pool     *pgxpool.Pool
+	queue    *lease.Queue
+	types    map[string]*registry.Type // by name and alias
+	id       string                    // of this run; the holder of its leases
+	timeouts map[*registry.Type]error  // causes with which contexts end
+	complete map[bool]string           // statement of CompleteTx, by whether the type has no history
+	ran      atomic.Bool
 
 	claims  *connection // dispatchers, sweeps, the watchdog's ring
 	beats   *connection // heartbeat, on demand
@@ -78,8 +80,13 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 	}
 	w := &Worker{
 		config: config, pool: pool, queue: queue, id: id.String(),
+		complete: map[bool]string{
+			false: pgwake.CompleteStatement(config.Schema, true),
+			true:  pgwake.CompleteStatement(config.Schema, false),
+		},
 		log:      config.Logger.With("worker", config.Name),
 		types:    map[string]*registry.Type{},
+		timeouts: map[*registry.Type]error{},
 		held:     newHeld(),
 		suspects: make(token, 1),
 		beatNow:  make(chan struct{}, 1),
@@ -96,6 +103,7 @@ func New(pool *pgxpool.Pool, reg *registry.Registry, config Config) (*Worker, er
 		for _, n := range t.Names() {
 			w.types[n] = t
 		}
+		w.timeouts[t] = fmt.Errorf("%w after %s", ErrTimeout, t.Timeout)
 		if t.Slots > 0 {
 			w.dispatchers = append(w.dispatchers, newDispatcher(w, t.Names(), t.Slots))
 		} else {
@@ -157,10 +165,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		claimers.Go(func() { w.helpForeign(ctx) })
 	}
 	beater.Go(func() { w.heartbeat(beating) })
-	beater.Go(func() { w.expireLeases(beating) })
+	beater.Go(func() { w.expireRuns(beating) })
 	settlers.Go(func() { w.settler.run(settling) })
 	claimers.Go(func() { w.report(ctx) })
 	claimers.Go(func() { w.keepHistory(ctx) })
+	claimers.Go(func() { w.lookBack(ctx) })
 	for _, d := range w.dispatchers {
 		claimers.Go(func() { d.run(ctx) })
 	}
@@ -297,14 +306,14 @@ func (w *Worker) checkConnections(ctx context.Context, conn *pgx.Conn) error {
 
 func (w *Worker) slots() (n int) {
 	for _, d := range w.dispatchers {
-		n += d.slots
+		n += d.slots.size
 	}
 	return n
 }
 
 func (w *Worker) running() (n int) {
 	for _, d := range w.dispatchers {
-		n += int(d.busy.Load())
+		n += d.slots.running()
 	}
 	return n
 }

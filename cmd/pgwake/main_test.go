@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgwake/pgwake/internal/pgtest"
+	"github.com/pgwake/pgwake/migrations"
 )
 
 // beMain makes the test binary be the program, so that signals can be sent to a real process.
@@ -185,9 +187,9 @@ func TestHelp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
-	expect(t, "stdout", succeed(t, "", "", "version").stdout, "pgwake ", "schema version 4")
+	expect(t, "stdout", succeed(t, "", "", "version").stdout, "pgwake ", fmt.Sprintf("schema version %d", migrations.Latest))
 	v := decode[versionInfo](t, succeed(t, "", "", "version", "--json").stdout)
-	if v.Version == "" || !strings.HasPrefix(v.Go, "go1.") || v.Schema != 4 {
+	if v.Version == "" || !strings.HasPrefix(v.Go, "go1.") || v.Schema != migrations.Latest {
 		t.Errorf("version %+v", v)
 	}
 }

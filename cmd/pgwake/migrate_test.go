@@ -16,17 +16,17 @@ func TestMigrate(t *testing.T) {
 
 	c := succeed(t, url, "", "migrate", "status")
 	expect(t, "status before", c.stdout, "VERSION", "tasks", "pending")
-	expect(t, "stderr before", c.stderr, `4 pending in schema "pgwake": run 'pgwake migrate up'`)
+	expect(t, "stderr before", c.stderr, `6 pending in schema "pgwake": run 'pgwake migrate up'`)
 
 	c = succeed(t, url, "", "migrate", "up")
-	if c.stdout != "applied 1 tasks\napplied 2 archive\napplied 3 fleet\napplied 4 gate\n" {
+	if c.stdout != "applied 1 tasks\napplied 2 archive\napplied 3 fleet\napplied 4 gate\napplied 5 late\napplied 6 no_history\n" {
 		t.Errorf("up prints %q", c.stdout)
 	}
 	c = succeed(t, url, "", "migrate", "up")
 	if c.stdout != "" {
 		t.Errorf("a second up prints %q", c.stdout)
 	}
-	expect(t, "stderr", c.stderr, `schema "pgwake" is up to date, at version 4`)
+	expect(t, "stderr", c.stderr, `schema "pgwake" is up to date, at version 6`)
 
 	list := decode[[]migrations.Migration](t, succeed(t, url, "", "migrate", "status", "--json").stdout)
 	if len(list) != migrations.Latest {
@@ -39,7 +39,7 @@ func TestMigrate(t *testing.T) {
 	}
 
 	c = succeed(t, url, "", "migrate", "down", "--to", "1", "--yes")
-	if c.stdout != "undone 4 gate\nundone 3 fleet\nundone 2 archive\n" {
+	if c.stdout != "undone 6 no_history\nundone 5 late\nundone 4 gate\nundone 3 fleet\nundone 2 archive\n" {
 		t.Errorf("down prints %q", c.stdout)
 	}
 	c = succeed(t, url, "", "migrate", "down", "--to", "2", "--yes", "--json")
@@ -50,8 +50,8 @@ func TestMigrate(t *testing.T) {
 	if c.code != exitFailed {
 		t.Errorf("exit %d on an old schema", c.code)
 	}
-	expect(t, "stderr on an old schema", c.stderr, "is at version 1 and this program needs 4: run 'pgwake migrate up'")
-	if got := decode[[]migrations.Migration](t, succeed(t, url, "", "migrate", "up", "--json").stdout); len(got) != 3 {
+	expect(t, "stderr on an old schema", c.stderr, "is at version 1 and this program needs 6: run 'pgwake migrate up'")
+	if got := decode[[]migrations.Migration](t, succeed(t, url, "", "migrate", "up", "--json").stdout); len(got) != 5 {
 		t.Errorf("up applies %v", got)
 	}
 }

@@ -94,7 +94,7 @@ func TestConfirm(t *testing.T) {
 				code <- run(t.Context(), []string{"--database-url", url, "migrate", "down", "--to", "2"}, term.program, term.program, term.program)
 			}()
 			pgtest.WaitFor(t, 30*time.Second, "the question", func() bool { return strings.HasSuffix(term.text(), "[y/N] ") })
-			expect(t, "warning", term.text(), `undoing 3 fleet, 4 gate of schema "pgwake" drops its tables with all that is in them`, "Data is lost.")
+			expect(t, "warning", term.text(), `undoing 3 fleet, 4 gate, 5 late, 6 no_history of schema "pgwake" drops its tables with all that is in them`, "Data is lost.")
 			if _, err := io.WriteString(term.user, c.answer); err != nil {
 				t.Fatal(err)
 			}

@@ -44,7 +44,7 @@ func (e *exam) schema(ctx context.Context) (Finding, error) {
 // function, which it qualifies or not.
 var ringTriggers = map[string]string{
 	"tasks_ring_insert": `AFTER INSERT ON tasks DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN new.retry_at < statement_timestamp + '00:01:00'::interval`,
-	"tasks_ring_update": `AFTER UPDATE OF status, retry_at, type ON tasks DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN new.retry_at < statement_timestamp + '00:01:00'::interval AND new.status <> 'paused'::text AND old.retry_at IS NULL OR new.retry_at < old.retry_at OR new.status = 'queued'::text AND old.status <> 'queued'::text OR new.type <> old.type`,
+	"tasks_ring_update": `AFTER UPDATE OF status, retry_at, type, priority ON tasks DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN new.retry_at < statement_timestamp + '00:01:00'::interval AND new.status <> 'paused'::text AND old.retry_at IS NULL OR new.retry_at < old.retry_at OR new.status = 'queued'::text AND old.status <> 'queued'::text OR new.type <> old.type OR new.priority <> old.priority`,
 }
 
 const triggersSQL = `

@@ -21,7 +21,7 @@ func (q *Queue) StatementArgs(name string, args pgx.NamedArgs) []any {
 
 func (q *Queue) named() map[string]statement {
 	return map[string]statement{
-		"claim": q.sql.claim, "claim expired": q.sql.claimExpired, "claim row": q.sql.claimRow,
+		"claim": q.sql.claim, "turn": q.sql.turn, "claim expired": q.sql.claimExpired, "claim row": q.sql.claimRow,
 		"renew": q.sql.renew, "settle": q.sql.settle, "finish": q.sql.finish, "state": q.sql.state, "look": q.sql.look, "look back": q.sql.lookBack,
 		"requeue": q.sql.requeue, "bump": q.sql.bump, "pause": q.sql.pause, "resume": q.sql.resume, "counts": q.sql.counts,
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pgwake/pgwake/internal/sqlstate"
 	"github.com/pgwake/pgwake/internal/wait"
 	"github.com/pgwake/pgwake/lease"
 	"github.com/pgwake/pgwake/notify"
@@ -24,6 +25,10 @@ const (
 	// blockedRetryMax.
 	blockedRetry    = 50 * time.Millisecond
 	blockedRetryMax = 150 * time.Millisecond
+	// minTurn is the room from which on a claim waits for its turn while there is more than enough for all. Where that did
+	// not come it is not waited for again for turnRest.
+	minTurn  = 64
+	turnRest = 5 * time.Second
 	// suspectRetry is how long a suspect waits that cannot run now because another one does.
 	suspectRetry = 2 * time.Second
 )
@@ -39,6 +44,7 @@ type dispatcher struct {
 	slots    *slots
 	group    errgroup.Group // runs the handlers, bounded by slots
 	marks    lease.Marks
+	noTurn   time.Time // until when not to wait for a turn
 
 	ring     *notify.Subscription // a row has become runnable, of a type of which this one is keeper
 	others   *notify.Subscription // the same for all other types
@@ -187,7 +193,15 @@ func (d *dispatcher) pass(ctx context.Context, look bool) error {
 func (d *dispatcher) claim(ctx context.Context) error {
 	room := d.slots.room()
 	limits := d.slots.limits(d.kinds, room)
-	return d.claimUpTo(ctx, room, func(opts *lease.ClaimOptions) { opts.Limits, opts.Marks = limits, &d.marks }, d.w.queue.Claim)
+	inTurn := room >= minTurn && !d.fullAt.IsZero() && time.Now().After(d.noTurn)
+	err := d.claimUpTo(ctx, room, func(opts *lease.ClaimOptions) {
+		opts.Limits, opts.Marks, opts.InTurn = limits, &d.marks, inTurn
+	}, d.w.queue.Claim)
+	if inTurn && sqlstate.LockTimeout(err) {
+		d.noTurn = time.Now().Add(turnRest)
+		return d.claim(ctx)
+	}
+	return err
 }
 
 // claimExpired claims tasks whose lease has ended, as far as there are free slots: none of them is claimed ahead.

@@ -12,47 +12,58 @@ import (
 	"github.com/pgwake/pgwake/lease"
 )
 
-// heartbeat renews every held lease before a third of it has passed, one statement a beat for all of them. A run whose
-// lease is found lost, or could not be renewed in time, ends at once.
+// heartbeat renews every held lease before a third of it has passed, and with it those that are half as old, in one
+// statement: what runs for less costs nothing. A run whose lease is found lost, or could not be renewed in time, ends at
+// once.
 //
 // It returns when ctx ends.
 func (w *Worker) heartbeat(ctx context.Context) {
-	period := w.config.Lease / 3
-	// Often enough to retry a failed beat and to end handlers in time.
-	tick := time.NewTicker(w.config.Lease / 20)
+	step := w.config.Lease / 20
+	tick := time.NewTicker(step)
 	defer tick.Stop()
 	state := stateLog{log: w.log, what: "heartbeat"}
-	next := time.Now().Add(period)
 	for {
+		var runs []*execution
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.beatNow: // the listener has reconnected: what it was cut off from may concern the leases
-			next = time.Time{}
-		case <-tick.C:
+			runs = w.held.leases()
+		case <-tick.C: // what was locked at the last one, or not reached, is old enough now
+			runs = w.aging(time.Now(), w.config.Lease/3-step)
 		}
-		if now := time.Now(); !now.Before(next) {
-			complete, err := w.beat(ctx)
+		if len(runs) > 0 {
+			err := w.beat(ctx, runs)
 			if ctx.Err() != nil {
 				return
 			}
 			state.note(err)
-			if complete { // else what was locked, or not reached, is tried again at the next tick
-				next = now.Add(period)
-			}
 		}
 		w.beats.closeIdle(idleTimeout)
 		w.settles.closeIdle(idleTimeout)
 	}
 }
 
-// beat renews the leases of all runs. One that the statement passed over is lost only if a look at its row says so: it
-// may be locked by somebody. It reports whether it reached all of them.
-func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
-	executions := w.held.leases()
-	if len(executions) == 0 {
-		return true, nil
+// aging are the runs whose leases are half as old as given, and those that may be settled by their handlers, if one is that
+// old.
+func (w *Worker) aging(now time.Time, age time.Duration) (runs []*execution) {
+	due := false
+	for _, e := range w.held.leases() {
+		is := w.config.Lease - e.expiresAt().Sub(now)
+		due = due || is >= age
+		if is >= age/2 || e.run.Completion() == pgwake.Completed {
+			runs = append(runs, e)
+		}
 	}
+	if !due {
+		return nil
+	}
+	return runs
+}
+
+// beat renews the leases of runs. One that the statement passed over is lost only if a look at its row says so: it may be
+// locked by somebody.
+func (w *Worker) beat(ctx context.Context, executions []*execution) error {
 	byLease := make(map[leaseID]*execution, len(executions))
 	leases := make([]*lease.Lease, 0, len(executions))
 	var completed []*execution
@@ -65,13 +76,13 @@ func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
 	}
 	until := time.Now().Add(w.config.Lease)
 	var renewed []lease.Renewed
-	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err := w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		until = time.Now().Add(w.config.Lease)
 		renewed, err = w.queue.Renew(ctx, conn, w.id, leases, w.config.Lease)
 		return err
 	})
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, r := range renewed {
 		if e := byLease[leaseID{r.Key, r.Fence}]; e != nil {
@@ -89,7 +100,7 @@ func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
 		missed = append(missed, e.lease)
 	}
 	if len(missed) == 0 {
-		return true, nil
+		return nil
 	}
 	var lost []*lease.LostError
 	err = w.beats.do(ctx, w.config.Lease/3, func(ctx context.Context, conn *pgx.Conn) (err error) {
@@ -102,7 +113,7 @@ func (w *Worker) beat(ctx context.Context) (complete bool, err error) {
 			w.lose(e, l)
 		}
 	}
-	return err == nil && len(lost) == len(missed), err
+	return err
 }
 
 // completing reports whether the run's row is, or may be, settled or locked by its handler's own transaction.

@@ -111,7 +111,7 @@ func (d *dispatcher) wait(err error) time.Duration {
 		if d.watch.standing != notify.Outside {
 			return max(d.fullAt.Add(fullPatience).Sub(now), 0)
 		}
-		return min(leaseLook, readyPatience)
+		return leaseLook
 	}
 	next := now.Add(reread)
 	if d.watch.isKeeper() {

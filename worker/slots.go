@@ -12,13 +12,15 @@ const (
 	maxClaim = 1000
 	// slowHandler is the mean time of a type's runs from which on none is claimed ahead: others may have a slot for it.
 	slowHandler = 20 * time.Millisecond
+	// readyTime is how long a task that is claimed ahead should wait for a slot at most.
+	readyTime = 250 * time.Millisecond
 	// readyPatience is how long a task that was claimed ahead may wait for a slot before it goes back.
-	readyPatience = 500 * time.Millisecond
+	readyPatience = time.Second
 )
 
 // slots are the handlers that may run at once, and the tasks claimed ahead that wait for one of them. As many are claimed
-// ahead as end in twice the time of a claim, so that slots do not wait for the database: none where nothing ends, and
-// none of a type whose runs take long.
+// ahead as the slots could run in twice the time of a claim, so that they do not wait for the database, but no more than
+// have ended of late in readyTime: none where nothing ends, and none of a type whose runs take long.
 type slots struct {
 	size  int
 	freed chan struct{} // cap 1: there is room while more is waiting, or a task to look for
@@ -31,6 +33,8 @@ type slots struct {
 	ahead  int                              // how many to claim ahead
 	mean   map[*registry.Type]time.Duration // of a type's runs, the last ones above all
 	ended  int                              // runs since the last claim
+	took   time.Duration                    // by them
+	run    time.Duration                    // mean time of a run, whatever its type
 	rate   float64                          // of runs that end in a second
 	claims time.Duration                    // mean time of a claim
 	latest time.Time                        // claim
@@ -105,8 +109,12 @@ func (s *slots) claimed(took time.Duration) {
 	if since := now.Sub(s.latest); since > 0 {
 		s.rate = (s.rate + float64(s.ended)/since.Seconds()) / 2
 	}
-	s.ended, s.latest = 0, now
-	s.ahead = min(int(2*s.rate*s.claims.Seconds()), maxClaim)
+	if s.ended > 0 {
+		s.run = (s.run + s.took/time.Duration(s.ended)) / 2
+	}
+	s.ended, s.took, s.latest = 0, 0, now
+	could := float64(s.size) * 2 * float64(s.claims) / float64(max(s.run, 1))
+	s.ahead = int(min(could, s.rate*readyTime.Seconds(), maxClaim))
 }
 
 // add takes claimed tasks, and returns those that run at once, each in a slot of its own.
@@ -128,6 +136,7 @@ func (s *slots) next(done *execution) *execution {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended++
+	s.took += done.took
 	if mean, known := s.mean[done.typ]; known {
 		s.mean[done.typ] = mean + (done.took-mean)/16
 	} else {

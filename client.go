@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgwake/pgwake/migrations"
@@ -38,8 +37,8 @@ type EnqueueDefaults struct {
 	UniqueFields []string // JSON names of payload fields which together are the unique key; none: no key
 }
 
-// Client enqueues tasks, and tells what becomes of them. It starts no goroutine but for subscriptions, and is safe for
-// concurrent use.
+// Client enqueues tasks, and tells what becomes of them. It leaves no goroutine behind but for subscriptions, and is safe
+// for concurrent use.
 type Client struct {
 	pool        *pgxpool.Pool
 	types       TypeSource
@@ -79,23 +78,6 @@ func (c *Client) Enqueue(ctx context.Context, payload Payload, opts *EnqueueOpti
 		return Enqueued{}, errNoPool
 	}
 	return c.EnqueueTx(ctx, c.pool, payload, opts)
-}
-
-// EnqueueMany inserts all the tasks in one transaction, or none of them and an error. Tasks whose unique key a live task
-// holds are no error: their result is that task's id, with Duplicate set. Results are in the order of the tasks.
-func (c *Client) EnqueueMany(ctx context.Context, tasks []NewTask) ([]Enqueued, error) {
-	if c.pool == nil {
-		return nil, errNoPool
-	}
-	var result []Enqueued
-	err := pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) (err error) {
-		result, err = c.EnqueueManyTx(ctx, tx, tasks)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
 }
 
 // Check returns the error that enqueueing the task would give before the database is asked; nil if it would be asked.

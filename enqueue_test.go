@@ -52,50 +52,103 @@ func TestPathsAgree(t *testing.T) {
 		{DueAt: time.Date(2100, 1, 2, 3, 4, 5, 999_999_999, zone)},
 		{DueAt: time.Unix(1e9, 0), Priority: new(9)},
 	}
+	const n = 256
 	tasks := func(name string) []NewTask {
-		list := make([]NewTask, 64)
+		list := make([]NewTask, n)
 		for i := range list {
-			list[i] = NewTask{task(name, fmt.Sprintf(`{"n": %d, "f": 1.50, "s": "ü\\u0000"}`, i)), variants[i%len(variants)]}
+			list[i] = NewTask{task(name, fmt.Sprintf(`{"n": %d, "f": 1.50, "s": "ü\\u0000\"{},"}`, i)), variants[i%len(variants)]}
 		}
 		return list
 	}
 	for _, task := range tasks("one") {
 		b.enqueue(t, task.Payload, task.Options)
 	}
-	ids := map[string][]Enqueued{}
-	many := func(name string, list []NewTask) {
-		t.Helper()
-		got, err := b.EnqueueMany(t.Context(), list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids[name] = append(ids[name], got...)
-	}
-	many("copy", tasks("copy"))
-	many("json", tasks("json")[:40])
-	many("json", tasks("json")[40:])
 	want := b.rows(t, "one")
-	if len(want) != 64 {
+	if len(want) != n {
 		t.Fatalf("%d rows", len(want))
 	}
-	for _, name := range []string{"copy", "json"} {
-		got := b.rows(t, name)
-		for n, row := range want {
-			if got[n] != row {
-				t.Errorf("%s %s: %s\nwant %s", name, n, got[n], row)
+	timed := func(t NewTask) bool { return t.Options != nil && !t.Options.DueAt.IsZero() }
+	for name, way := range map[string]struct {
+		parts func([]NewTask) [][]NewTask
+		inTx  bool
+		copy  bool
+	}{
+		"arrays":       {func(l []NewTask) [][]NewTask { return slices.Collect(slices.Chunk(l, copyFrom-1)) }, false, false},
+		"mixed":        {func(l []NewTask) [][]NewTask { return [][]NewTask{l} }, true, false},
+		"copy":         {func(l []NewTask) [][]NewTask { return split(l, timed) }, false, true},
+		"copy in a tx": {func(l []NewTask) [][]NewTask { return split(l, timed) }, true, true},
+	} {
+		for _, part := range way.parts(tasks(name)) {
+			rows, err := b.prepareAll(part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := shapeOf(rows); s.copies() != way.copy {
+				t.Errorf("%s: %+v", name, s)
+			}
+			var got []Enqueued
+			if way.inTx {
+				err = pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) (err error) { got, err = b.EnqueueManyTx(t.Context(), tx, part); return err })
+			} else {
+				got, err = b.EnqueueMany(t.Context(), part)
+			}
+			if err != nil || len(got) != len(part) {
+				t.Fatal(len(got), err)
+			}
+			for i, e := range got {
+				payload := string(part[i].Payload.(Raw).JSON)
+				if e.Type != name || e.Duplicate || !one[bool](t, b.pool, "select payload = $2 from pgwake.tasks where id = $1", e.ID, payload) {
+					t.Errorf("%s: result %d is not %s: %+v", name, i, payload, e)
+				}
+				if i > 0 && e.ID.String() <= got[i-1].ID.String() {
+					t.Errorf("%s: ids do not rise at %d", name, i)
+				}
 			}
 		}
-		for i, e := range ids[name] {
-			if n := one[string](t, b.pool, "select payload ->> 'n' from pgwake.tasks where id = $1", e.ID); n != fmt.Sprint(i) || e.Type != name || e.Duplicate {
-				t.Errorf("%s: result %d is task %s: %+v", name, i, n, e)
-			}
-			if i > 0 && e.ID.String() <= ids[name][i-1].ID.String() {
-				t.Errorf("%s: ids do not rise at %d", name, i)
+		if got := b.rows(t, name); !maps.Equal(got, want) {
+			for k, row := range want {
+				if got[k] != row {
+					t.Errorf("%s %s: %s\nwant %s", name, k, got[k], row)
+				}
 			}
 		}
 	}
 	if got, err := b.EnqueueMany(t.Context(), nil); err != nil || len(got) != 0 {
 		t.Error(got, err)
+	}
+}
+
+// split parts the tasks that pass from those that do not.
+func split(tasks []NewTask, passes func(NewTask) bool) [][]NewTask {
+	parts := make([][]NewTask, 2)
+	for _, t := range tasks {
+		i := 0
+		if passes(t) {
+			i = 1
+		}
+		parts[i] = append(parts[i], t)
+	}
+	return parts
+}
+
+// A transaction that has ended is refused: its connection may serve another by then.
+func TestEnqueueInEndedTx(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, ClientConfig{})
+	for _, n := range []int{1, copyFrom - 1, copyFrom} {
+		tx, err := b.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.EnqueueManyTx(t.Context(), tx, slices.Repeat([]NewTask{{typed{}, nil}}, n)); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("%d tasks: %v", n, err)
+		}
+	}
+	if n := one[int](t, b.pool, "select count(*) from pgwake.tasks"); n != 0 {
+		t.Errorf("%d tasks", n)
 	}
 }
 

@@ -17,7 +17,7 @@ var mayImport = map[string][]string{
 	"migrations":          {},
 	"internal/dial":       {"notify"},
 	"internal/settled":    {"notify", "internal/dial"},
-	"":                    {"lease", "migrations", "internal/settled", "internal/sqlstate"},
+	"":                    {"lease", "migrations", "internal/settled", "internal/sqlstate", "internal/wait"},
 	"registry":            {"", "lease"},
 	"worker":              {"", "lease", "migrations", "notify", "registry", "internal/dial", "internal/settled", "internal/wait", "internal/sqlstate"},
 	"internal/doctor":     {"migrations", "internal/wait", "internal/sqlstate"},

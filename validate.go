@@ -2,6 +2,7 @@ package pgwake
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -29,103 +30,79 @@ const (
 	defaultPriority = 5
 )
 
-// taskRow is a task as it goes into the table.
-type taskRow struct {
-	ID          uuid.UUID       `json:"id"`
-	Type        string          `json:"type"`
-	Payload     json.RawMessage `json:"payload"`
-	DueAt       *time.Time      `json:"due_at"`
-	Delay       *int64          `json:"delay"` // microseconds
-	Priority    int             `json:"priority"`
-	MaxAttempts *int            `json:"max_attempts"`
-	UniqueKey   *string         `json:"unique_key"`
-	Metadata    json.RawMessage `json:"metadata"`
-}
-
 // prepare checks a task and fills in its defaults, so that what the database would refuse, or hold for ever, is refused
 // here in words that say what to change.
-func (c *Client) prepare(task NewTask) (*taskRow, error) {
+func (c *Client) prepare(task NewTask) (taskRow, error) {
 	if task.Payload == nil {
-		return nil, errors.New("enqueue: payload is nil")
+		return taskRow{}, errors.New("enqueue: payload is nil")
 	}
 	name := task.Payload.TaskType()
 	if err := CheckType(name); err != nil {
-		return nil, fmt.Errorf("enqueue: %w", err)
+		return taskRow{}, fmt.Errorf("enqueue: %w", err)
 	}
+	row, err := c.fill(name, task)
+	if err != nil {
+		return taskRow{}, wrapTask(name, err)
+	}
+	return row, nil
+}
+
+func (c *Client) fill(name string, task NewTask) (row taskRow, err error) {
 	var opts EnqueueOptions
 	if task.Options != nil {
 		opts = *task.Options
 	}
 	defaults := c.defaults(name)
-	row := &taskRow{ID: opts.ID, Type: name, Priority: defaultPriority, Metadata: json.RawMessage("{}")}
+	row = taskRow{ID: opts.ID, Type: name, Priority: defaultPriority}
 
-	var err error
 	if row.Payload, err = encode(task.Payload); err != nil {
-		return nil, wrapTask(name, fmt.Errorf("payload: %w", err))
+		return row, fmt.Errorf("payload: %w", err)
 	}
 	if opts.Metadata != nil {
 		if row.Metadata, err = encode(opts.Metadata); err != nil {
-			return nil, wrapTask(name, fmt.Errorf("metadata: %w", err))
+			return row, fmt.Errorf("metadata: %w", err)
 		}
 	}
 
 	if row.ID == uuid.Nil {
 		if row.ID, err = uuid.NewV7(); err != nil {
-			return nil, wrapTask(name, err)
+			return row, err
 		}
 	}
 
 	switch {
 	case !opts.DueAt.IsZero():
 		if y := opts.DueAt.UTC().Year(); y < 1970 || y > 9999 {
-			return nil, wrapTask(name, fmt.Errorf("due time %s is not between the years 1970 and 9999", opts.DueAt))
+			return row, fmt.Errorf("due time %s is not between the years 1970 and 9999", opts.DueAt)
 		}
 		// As the column holds it, so that no driver or statement rounds it in its own way.
-		row.DueAt = new(opts.DueAt.UTC().Truncate(time.Microsecond))
+		row.DueAt = opts.DueAt.UTC().Truncate(time.Microsecond)
 	case opts.Delay < 0 || opts.Delay > maxDelay:
-		return nil, wrapTask(name, fmt.Errorf("delay %s is not between 0 and %s", opts.Delay, maxDelay))
+		return row, fmt.Errorf("delay %s is not between 0 and %s", opts.Delay, maxDelay)
 	case opts.Delay > 0:
-		row.Delay = new(opts.Delay.Microseconds())
+		row.Delay = max(opts.Delay.Microseconds(), 1)
 	}
 
-	if p := cmpOr(opts.Priority, defaults.Priority); p != nil {
-		row.Priority = *p
-	}
-	if row.Priority < 0 || row.Priority > 9 {
-		return nil, wrapTask(name, fmt.Errorf("priority %d is not between 0 (first) and 9 (last)", row.Priority))
+	if p := cmp.Or(opts.Priority, defaults.Priority); p != nil {
+		if *p < 0 || *p > 9 {
+			return row, fmt.Errorf("priority %d is not between 0 (first) and 9 (last)", *p)
+		}
+		row.Priority = int16(*p)
 	}
 
-	attempts := opts.MaxAttempts
-	if attempts == 0 {
-		attempts = defaults.MaxAttempts
-	}
+	attempts := cmp.Or(opts.MaxAttempts, defaults.MaxAttempts)
 	if attempts < 0 || attempts > maxMaxAttempts {
-		return nil, wrapTask(name, fmt.Errorf("max attempts %d is not between 1 (no retry) and %d", attempts, maxMaxAttempts))
+		return row, fmt.Errorf("max attempts %d is not between 1 (no retry) and %d", attempts, maxMaxAttempts)
 	}
-	if attempts > 0 {
-		row.MaxAttempts = &attempts
-	}
+	row.MaxAttempts = int32(attempts)
 
-	key := opts.UniqueKey
-	if key == "" && len(defaults.UniqueFields) > 0 {
-		if key, err = uniqueKey(row.Payload, defaults.UniqueFields); err != nil {
-			return nil, wrapTask(name, err)
+	row.UniqueKey = opts.UniqueKey
+	if row.UniqueKey == "" && len(defaults.UniqueFields) > 0 {
+		if row.UniqueKey, err = uniqueKey(row.Payload, defaults.UniqueFields); err != nil {
+			return row, err
 		}
 	}
-	if key != "" {
-		if err := checkText("unique key", key, maxKeyBytes); err != nil {
-			return nil, wrapTask(name, err)
-		}
-		row.UniqueKey = &key
-	}
-	return row, nil
-}
-
-func cmpOr(a, b *int) *int {
-	if a != nil {
-		return a
-	}
-	return b
+	return row, checkText("unique key", row.UniqueKey, maxKeyBytes)
 }
 
 // CheckType returns an error that says what is wrong with a task type's name, if anything is.
@@ -148,20 +125,20 @@ func checkText(what, s string, limit int) error {
 	return nil
 }
 
-// encode marshals a value to JSON that jsonb can hold.
-func encode(v any) (json.RawMessage, error) {
-	raw, isRaw := v.(Raw)
-	if isRaw && len(raw.JSON) > 0 && !json.Valid(raw.JSON) {
-		return nil, errors.New("not valid JSON")
+// encode marshals a value to JSON that jsonb can hold. What it returns is the caller's own.
+func encode(v any) ([]byte, error) {
+	raw, given := v.(Raw)
+	if given && len(raw.JSON) > 0 {
+		if !json.Valid(raw.JSON) {
+			return nil, errors.New("not valid JSON")
+		}
+		return bytes.Clone(raw.JSON), checkJSON(raw.JSON, true)
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkJSON(text, isRaw); err != nil {
-		return nil, err
-	}
-	return text, nil
+	return text, checkJSON(text, given)
 }
 
 // checkJSON looks through valid JSON for what jsonb cannot hold: a NUL, written \u0000, half of a surrogate pair, bytes
@@ -180,12 +157,15 @@ func checkJSON(text []byte, given bool) error {
 		case c == '"':
 			inString = !inString
 		case !inString && (c == '-' || c >= '0' && c <= '9'):
-			number := i
+			number, exponent := i, false
 			for i+1 < len(text) && strings.IndexByte("+-.eE0123456789", text[i+1]) >= 0 {
 				i++
+				exponent = exponent || text[i]|0x20 == 'e'
 			}
-			if err := checkNumber(string(text[number : i+1])); err != nil {
-				return err
+			if exponent || i-number >= maxFraction { // others are in range
+				if err := checkNumber(string(text[number : i+1])); err != nil {
+					return err
+				}
 			}
 		case c == '\\':
 			if i+6 <= len(text) && text[i+1] == 'u' {
@@ -215,6 +195,9 @@ func checkJSON(text []byte, given bool) error {
 	return nil
 }
 
+// maxFraction is how many digits PostgreSQL's numeric can have after the decimal point.
+const maxFraction = 16_383
+
 // checkNumber holds a JSON number to what PostgreSQL's numeric can have: 131,072 digits before the decimal point and
 // 16,383 after it.
 func checkNumber(number string) error {
@@ -232,7 +215,7 @@ func checkNumber(number string) error {
 		digits = len(strings.TrimLeft(fraction, "0")) - len(fraction)
 	}
 	switch {
-	case len(fraction)-exponent > 16_383:
+	case len(fraction)-exponent > maxFraction:
 		return fmt.Errorf("number %.40s has more than the 16,383 digits after the decimal point that PostgreSQL can hold", number)
 	case digits+exponent > 131_072 && strings.Trim(mantissa, "0.") != "":
 		return fmt.Errorf("number %.40s has more than the 131,072 digits that PostgreSQL can hold", number)
@@ -241,7 +224,7 @@ func checkNumber(number string) error {
 }
 
 // uniqueKey is the JSON array of the values of the payload's fields, or its hash where that is long.
-func uniqueKey(payload json.RawMessage, fields []string) (string, error) {
+func uniqueKey(payload []byte, fields []string) (string, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &object); err != nil {
 		return "", fmt.Errorf("unique fields need a payload that is a JSON object: %w", err)

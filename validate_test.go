@@ -352,18 +352,18 @@ func TestDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(payload, err)
 		}
-		return *row.UniqueKey
+		return row.UniqueKey
 	}
 	row, err := c.prepare(NewTask{task("a", `{"id": 1}`), nil})
-	if err != nil || *row.MaxAttempts != 7 || row.Priority != 2 {
+	if err != nil || row.MaxAttempts != 7 || row.Priority != 2 {
 		t.Errorf("%+v, %v", row, err)
 	}
 	row, err = c.prepare(NewTask{task("a", `{"id": 1}`), &EnqueueOptions{MaxAttempts: 1, Priority: new(0), UniqueKey: "own"}})
-	if err != nil || *row.MaxAttempts != 1 || row.Priority != 0 || *row.UniqueKey != "own" {
+	if err != nil || row.MaxAttempts != 1 || row.Priority != 0 || row.UniqueKey != "own" {
 		t.Errorf("%+v, %v", row, err)
 	}
 	row, err = c.prepare(NewTask{task("b", `{"id": 1}`), nil})
-	if err != nil || row.MaxAttempts != nil || row.Priority != 5 || row.UniqueKey != nil || string(row.Metadata) != "{}" {
+	if err != nil || row.MaxAttempts != 0 || row.Priority != 5 || row.UniqueKey != "" || row.Metadata != nil {
 		t.Errorf("%+v, %v", row, err)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgwake/pgwake/bench/internal/goals"
+	"github.com/pgwake/pgwake/bench/internal/report"
 	"github.com/pgwake/pgwake/bench/internal/server"
 	"github.com/pgwake/pgwake/bench/internal/suite"
 )
@@ -62,12 +63,15 @@ func (a *app) newListCommand() *cobra.Command {
 }
 
 func (a *app) newRunCommand() *cobra.Command {
+	var minutes int
+	var peers bool
 	cmd := &cobra.Command{
 		Use:     "run SUITE...",
 		Short:   "Measure suites and show their figures",
 		Example: "  bench run enqueue/busy --rounds 3\n  bench run wake herd --json",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			a.options.Minutes, a.options.Peers = minutes, peers
 			reports, err := a.measure(cmd.Context(), args)
 			if err != nil {
 				return err
@@ -81,11 +85,14 @@ func (a *app) newRunCommand() *cobra.Command {
 		},
 	}
 	a.addFlags(cmd)
+	cmd.Flags().IntVar(&minutes, "minutes", 10, "minutes for which the snapshot suite holds one")
+	cmd.Flags().BoolVar(&peers, "peers", true, "measure peers where no goal asks for it, too")
 	return cmd
 }
 
 func (a *app) newCheckCommand() *cobra.Command {
 	var prefix string
+	var minutes int
 	cmd := &cobra.Command{
 		Use:   "check SUITE...",
 		Short: "Measure suites and judge them by goals.yaml",
@@ -99,6 +106,7 @@ or not well enough, is short.`,
 			if err != nil {
 				return err
 			}
+			a.options.Minutes = minutes
 			reports, err := a.measure(cmd.Context(), args)
 			if err != nil {
 				return err
@@ -122,6 +130,7 @@ or not well enough, is short.`,
 		},
 	}
 	a.addFlags(cmd)
+	cmd.Flags().IntVar(&minutes, "minutes", 2, "minutes for which the snapshot suite holds one")
 	cmd.Flags().StringVar(&prefix, "prefix", "", "text before each of the last lines")
 	return cmd
 }
@@ -129,10 +138,13 @@ or not well enough, is short.`,
 func (a *app) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&a.databaseURL, "database-url", "", "URL of a server to use, as a superuser, with pg_stat_statements loaded and room for 400 connections (default: start one)")
-	f.StringVar(&a.out, "out", "", "directory to write each suite's report to, as JSON")
+	f.StringVar(&a.out, "out", "", "directory to write to: each suite's report as JSON, a page with tables (report.md), and plots")
 	f.BoolVar(&a.json, "json", false, "print the reports as JSON")
 	f.IntVar(&a.options.Rounds, "rounds", 0, "rounds of each comparison (default: the suite's own)")
 	f.DurationVar(&a.options.Window, "window", 3*time.Second, "how long an enqueue suite measures a side in each round")
+	f.DurationVar(&a.options.Drain, "drain", 3*time.Second, "about how long a queue takes that is filled to be drained")
+	f.IntVar(&a.options.Archived, "archived", 10_000_000, "how many tasks the archive suite has archived")
+	f.StringSliceVar(&a.options.Only, "only", nil, "systems to compare where peers are, by name or its beginning, as in raw,pgwake,river (default: all)")
 	f.DurationVar(&a.options.Idle, "idle", time.Minute, "how long the idle suite watches 1 and 64 processes")
 }
 
@@ -147,6 +159,7 @@ func (a *app) measure(ctx context.Context, names []string) ([]suite.Report, erro
 			return nil, err
 		}
 	}
+	a.options.Memory = &suite.Memory{}
 	a.options.Progress = func(line string) { fmt.Fprintln(a.stderr, line) }
 	on, err := server.Start(ctx, a.databaseURL)
 	if err != nil {
@@ -156,12 +169,41 @@ func (a *app) measure(ctx context.Context, names []string) ([]suite.Report, erro
 	return reports, errors.Join(err, on.Close())
 }
 
+// write makes the page and the plots of a run, and keeps what it was run on.
+func (a *app) write(env report.Environment, reports []suite.Report) error {
+	wanted, err := goals.Parse(goalsFile)
+	if err != nil {
+		return err
+	}
+	plots, err := report.Plots(reports)
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(env, "", "  ")
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"environment.json": append(text, '\n'),
+		"report.md":        []byte(report.Markdown(env, reports, wanted, plots)),
+	}
+	for _, p := range plots {
+		files[p.File] = p.SVG
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(a.out, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a *app) runSuites(ctx context.Context, on *server.Server, suites []suite.Suite) ([]suite.Report, error) {
-	version, err := on.Version(ctx)
+	env, err := report.Describe(ctx, on, os.Args[1:])
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(a.stderr, "PostgreSQL", version)
+	fmt.Fprintln(a.stderr, "PostgreSQL", env.PostgreSQL)
 	var reports []suite.Report
 	for _, s := range suites {
 		r := s.Run(ctx, on, a.options)
@@ -181,6 +223,11 @@ func (a *app) runSuites(ctx context.Context, on *server.Server, suites []suite.S
 		}
 		if !a.json {
 			show(a.stdout, r)
+		}
+	}
+	if a.out != "" {
+		if err := a.write(env, reports); err != nil {
+			return nil, err
 		}
 	}
 	if a.json {

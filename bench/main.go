@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/pgwake/pgwake/bench/internal/fleet"
+	"github.com/pgwake/pgwake/bench/internal/peer"
 )
 
 //go:embed goals.yaml
@@ -26,7 +27,7 @@ func main() {
 
 func run(ctx context.Context) int {
 	if job := os.Getenv(fleet.Variable); job != "" { // this is one of the processes measured
-		if err := fleet.Main(ctx, job, os.Stdin, os.Stdout, os.Stderr); err != nil {
+		if err := fleet.Main(ctx, job, os.Stdin, os.Stdout, os.Stderr, peer.Processes()...); err != nil {
 			fmt.Fprintln(os.Stderr, "worker process:", err)
 			return 1
 		}

@@ -66,8 +66,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s was not measured", name)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, "enqueue-busy.json")); err != nil {
-		t.Error(err)
+	for _, name := range []string{"enqueue-busy.json", "environment.json", "report.md"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,61 +20,41 @@ import (
 
 const readyLine = "ready"
 
+// Peer is a kind of process that another package has. Run is as [Main]: it says when it is ready, has the recorder handle
+// every task, and returns when ctx ends.
+type Peer struct {
+	Kind Kind
+	Run  func(ctx context.Context, job Job, rec *Recorder, log *slog.Logger) error
+}
+
 // Main is the main function of a process; text is its job. It returns when ctx or stdin ends.
-func Main(ctx context.Context, text string, stdin io.Reader, stdout, stderr io.Writer) error {
+func Main(ctx context.Context, text string, stdin io.Reader, stdout, stderr io.Writer, peers ...Peer) error {
 	var job Job
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
 		return fmt.Errorf("read job: %w", err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	rec := &recorder{out: stdout}
+	rec := newRecorder(job, stdout)
 	go func() { // ends with the parent, or with this process
 		defer stop()
 		for lines := bufio.NewScanner(stdin); lines.Scan(); {
 			rec.report()
 		}
 	}()
-	if job.Kind == Raw {
-		return rawMain(ctx, job, rec)
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	for _, p := range slices.Concat([]Peer{{Worker, workerMain}, {Raw, rawMain}, {RawDrain, rawDrainMain}}, peers) {
+		if p.Kind == job.Kind {
+			return p.Run(ctx, job, rec, log)
+		}
 	}
-	return workerMain(ctx, job, rec, stderr)
+	return fmt.Errorf("no kind of process %q", job.Kind)
 }
 
-// recorder keeps what has happened until the parent asks.
-type recorder struct {
-	out io.Writer
+// errForeign is what becomes of a task that nobody should have enqueued.
+var errForeign = errors.New("a worker of another type has got a task")
 
-	mu     sync.Mutex // guards out and starts
-	starts []Start
-}
-
-func (r *recorder) start(payload []byte, at time.Time, attempt int) error {
-	var p Payload
-	if err := json.Unmarshal(payload, &p); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.starts = append(r.starts, Start{Sent: p.Sent, At: at.UnixNano(), Attempt: attempt})
-	return nil
-}
-
-func (r *recorder) report() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_ = json.NewEncoder(r.out).Encode(r.starts) // without a parent this process ends
-	r.starts = []Start{}
-}
-
-func (r *recorder) ready() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	fmt.Fprintln(r.out, readyLine)
-	r.starts = []Start{}
-}
-
-func workerMain(ctx context.Context, job Job, rec *recorder, stderr io.Writer) error {
+func workerMain(ctx context.Context, job Job, rec *Recorder, log *slog.Logger) error {
 	config, err := pgxpool.ParseConfig(job.URL)
 	if err != nil {
 		return err
@@ -86,18 +66,18 @@ func workerMain(ctx context.Context, job Job, rec *recorder, stderr io.Writer) e
 	}
 	defer pool.Close()
 	reg := registry.New()
-	handler := func(ctx context.Context, run *pgwake.Run) error {
-		if err := rec.start(run.RawPayload, time.Now(), run.Attempt); err != nil {
-			return err
-		}
-		return rest(ctx, job.Work)
+	if job.Type == TaskType {
+		err = registry.Register(reg, func(ctx context.Context, task *pgwake.Task[Payload]) error {
+			return rec.Handle(ctx, task.Payload, task.Attempt)
+		}, nil)
+	} else {
+		err = registry.RegisterRaw(reg, job.Type, func(context.Context, *pgwake.Run) error { return errForeign }, nil)
 	}
-	if err := registry.RegisterRaw(reg, job.Type, handler, nil); err != nil {
+	if err != nil {
 		return err
 	}
 	w, err := worker.New(pool, reg, worker.Config{
-		Name: job.Name, Slots: job.Slots, PollOnly: job.PollOnly,
-		Logger: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Name: job.Name, Slots: job.Slots, PollOnly: job.PollOnly, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -110,7 +90,7 @@ func workerMain(ctx context.Context, job Job, rec *recorder, stderr io.Writer) e
 			h := w.Health()
 			working = h.Listening || job.PollOnly && !h.LastSweep.IsZero()
 		}
-		rec.ready()
+		rec.Ready()
 	}()
 	return w.Run(ctx)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -62,11 +63,15 @@ func launch(job Job) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
+	program := job.Program
+	if len(program) == 0 {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		program = []string{exe}
 	}
-	p := &Process{Job: job, cmd: exec.Command(exe), lines: make(chan []byte, 16), done: make(chan struct{})}
+	p := &Process{Job: job, cmd: exec.Command(program[0], program[1:]...), lines: make(chan []byte, 16), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), Variable+"="+string(text))
 	p.cmd.SysProcAttr = attributes()
 	p.cmd.Stderr = &p.log
@@ -128,6 +133,22 @@ type Fleet []*Process
 
 // Starts returns the starts since the last call, of all processes.
 func (f Fleet) Starts(ctx context.Context) ([]Start, error) {
+	answers, err := ask[[]Start](ctx, f)
+	return slices.Concat(answers...), err
+}
+
+// Tally returns how often tasks ran, all processes taken together, since their start. Their jobs ask for one.
+func (f Fleet) Tally(ctx context.Context) (Tally, error) {
+	answers, err := ask[Tally](ctx, f)
+	var all Tally
+	for _, t := range answers {
+		all = Tally{Ran: all.Ran + t.Ran, Distinct: all.Distinct + t.Distinct, Most: max(all.Most, t.Most)}
+	}
+	return all, err
+}
+
+// ask sends all processes a line and returns what each answers.
+func ask[T any](ctx context.Context, f Fleet) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	for _, p := range f {
@@ -135,19 +156,17 @@ func (f Fleet) Starts(ctx context.Context) ([]Start, error) {
 			return nil, fmt.Errorf("ask %s: %w; its last words:\n%s", p.Job.Name, err, p.log.String())
 		}
 	}
-	var all []Start
-	for _, p := range f {
+	answers := make([]T, len(f))
+	for i, p := range f {
 		line, err := p.line(ctx)
 		if err != nil {
 			return nil, err
 		}
-		var starts []Start
-		if err := json.Unmarshal(line, &starts); err != nil {
+		if err := json.Unmarshal(line, &answers[i]); err != nil {
 			return nil, fmt.Errorf("read the answer of %s: %w", p.Job.Name, err)
 		}
-		all = append(all, starts...)
 	}
-	return all, nil
+	return answers, nil
 }
 
 // Log is what the processes wrote to standard error, warnings and errors alone.

@@ -2,8 +2,10 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 
@@ -36,7 +38,7 @@ from ` + RawTable + `
 where status = 'queued'`
 
 // rawMain listens on one connection and claims on another, with the settings that are cheapest there.
-func rawMain(ctx context.Context, job Job, rec *recorder) error {
+func rawMain(ctx context.Context, job Job, rec *Recorder, _ *slog.Logger) error {
 	listen, err := pgx.Connect(ctx, job.URL)
 	if err != nil {
 		return err
@@ -66,7 +68,7 @@ func rawMain(ctx context.Context, job Job, rec *recorder) error {
 			rings <- struct{}{}
 		}
 	}()
-	rec.ready()
+	rec.Ready()
 
 	q := &rawQueue{claims: claims, holder: uuid.New(), typ: job.Type, rec: rec}
 	timer := time.NewTimer(time.Hour)
@@ -96,7 +98,7 @@ type rawQueue struct {
 	claims *pgx.Conn
 	holder uuid.UUID
 	typ    string
-	rec    *recorder
+	rec    *Recorder
 }
 
 // claim takes a row, if there is one, and settles it once its start has been noted.
@@ -114,9 +116,11 @@ func (q *rawQueue) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := q.rec.start(payload, at, attempt); err != nil {
+	var p Payload
+	if err := json.Unmarshal(payload, &p); err != nil {
 		return err
 	}
+	q.rec.note(p.Sent, at, attempt)
 	_, err = q.claims.Exec(ctx, rawDeleteSQL, id)
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,9 +41,9 @@ type Server struct {
 	own   *embeddedpg.Server // nil: given
 	base  *url.URL
 	admin *pgxpool.Pool
-	role  string // that of fleets, by which their statements are told from all others
-	word  string // its password
-	made  int    // databases
+	role  string       // that of fleets, by which their statements are told from all others
+	word  string       // its password
+	made  atomic.Int64 // databases
 }
 
 // Start starts a server, or connects to the one given, as a superuser with pg_stat_statements loaded.
@@ -108,8 +109,7 @@ type Database struct {
 
 // Database makes a database.
 func (s *Server) Database(ctx context.Context) (d *Database, err error) {
-	s.made++
-	d = &Database{server: s, name: fmt.Sprintf("%s_%d", s.role, s.made)}
+	d = &Database{server: s, name: fmt.Sprintf("%s_%d", s.role, s.made.Add(1))}
 	if _, err := s.admin.Exec(ctx, "create database "+d.name+" template template0"); err != nil {
 		return nil, fmt.Errorf("make a database: %w", err)
 	}

@@ -3,6 +3,8 @@ package suite
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/pgwake/pgwake/bench/internal/server"
@@ -14,6 +16,13 @@ type side struct {
 	name    string
 	measure func(context.Context) (sample, error)
 	values  func(sample) []value
+	system  system // nil: none that may fail
+}
+
+// system is what a comparison needs to know of a [peer.System].
+type system interface {
+	Name() string
+	KeepsHistory() bool
 }
 
 // sample is what a side did in one block, or in all blocks of a round.
@@ -24,6 +33,7 @@ type sample struct {
 	latencies      []time.Duration // from before the call to the handler
 	after          []time.Duration // the part of them after the call
 	spent          server.Usage    // the difference
+	uneven         float64         // runs of the process that had most, for each of the one that had least
 }
 
 func (s *sample) add(more sample) {
@@ -34,6 +44,7 @@ func (s *sample) add(more sample) {
 	s.latencies = append(s.latencies, more.latencies...)
 	s.after = append(s.after, more.after...)
 	s.spent = s.spent.Plus(more.spent)
+	s.uneven = max(s.uneven, more.uneven)
 }
 
 // value is what a side's goals are made of.
@@ -61,6 +72,7 @@ type comparison struct {
 	sides  []side
 	rounds [][]sample // by round and side
 	noisy  string     // why it is no result; empty: it is one
+	failed []int      // sides that could not be measured: peers
 }
 
 // maxOthers is the most that other programs may take of the machine's cores in a round. The kernel's own work for the server
@@ -80,15 +92,25 @@ func (b *bench) compare(ctx context.Context, p plan, sides []side) (*comparison,
 		samples := make([]sample, len(sides))
 		for range max(p.blocks, 1) {
 			for i, s := range sides {
+				if slices.Contains(c.failed, i) {
+					continue
+				}
 				block, err := s.measure(ctx)
 				if err != nil {
-					return nil, fmt.Errorf("%s%s, round %d: %w", p.what, s.name, round+1, err)
+					err = fmt.Errorf("%s%s, round %d: %w", p.what, s.name, round+1, err)
+					if err := b.tolerate(ctx, s.system, err); err != nil {
+						return nil, err
+					}
+					c.failed = append(c.failed, i)
 				}
 				samples[i].add(block)
 			}
 		}
 		worst := 0.0
 		for i, s := range sides {
+			if slices.Contains(c.failed, i) {
+				continue
+			}
 			v := s.values(samples[i])[0]
 			others := samples[i].spent.Others()
 			b.progress("round %d, %s%s: %s %.4g %s, others take %.0f %%", round+1, p.what, s.name, v.name, v.is, v.unit, 100*others)
@@ -109,6 +131,9 @@ func (b *bench) compare(ctx context.Context, p plan, sides []side) (*comparison,
 		}
 	}
 	for i, s := range sides {
+		if slices.Contains(c.failed, i) {
+			continue
+		}
 		for _, v := range s.values(c.rounds[0][i]) {
 			b.measurement(p.what+s.name, v.name, v.unit, c.values(i, v.name)...)
 		}
@@ -160,10 +185,14 @@ func (c *comparison) samples(side int) []sample {
 	return all
 }
 
-// values are those of one name of one side in every round.
+// values are those of one name of one side in every round; not numbers if it could not be measured.
 func (c *comparison) values(side int, name string) []float64 {
 	all := make([]float64, len(c.rounds))
 	for i, round := range c.rounds {
+		if slices.Contains(c.failed, side) {
+			all[i] = math.NaN()
+			continue
+		}
 		for _, v := range c.sides[side].values(round[side]) {
 			if v.name == name {
 				all[i] = v.is

@@ -106,7 +106,7 @@ func (b *bench) enqueue(ctx context.Context, names []string, drain int, jobs []f
 		what := fmt.Sprintf("%d clients, ", clients)
 		sides := make([]side, len(names))
 		for i, name := range names {
-			sides[i] = side{name, func(ctx context.Context) (sample, error) { return b.floodSample(ctx, queues[i], clients, backlog) }, floodValues}
+			sides[i] = side{name, func(ctx context.Context) (sample, error) { return b.floodSample(ctx, queues[i], clients, backlog) }, floodValues, nil}
 		}
 		c, err := b.compare(ctx, plan{what: what, blocks: floodBlocks, limits: map[string]float64{"enqueued": floodSpread}}, sides)
 		if err != nil {

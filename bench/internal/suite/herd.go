@@ -35,7 +35,7 @@ var herd = Suite{
 			if err := of.q.warm(ctx, idleSenders); err != nil {
 				return err
 			}
-			sides = append(sides, side{of.name, of.q.counted, countedValues})
+			sides = append(sides, side{of.name, of.q.counted, countedValues, nil})
 		}
 		c, err := b.compare(ctx, plan{floor: 2, limits: map[string]float64{"statements": 0.25}}, sides)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -21,6 +22,11 @@ func (q *queue) flood(ctx context.Context, clients int) (*flood, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newFlood(ctx, conns, func(ctx context.Context, conn *pgx.Conn) error { return q.enqueue(ctx, conn, 0, time.Time{}) }), nil
+}
+
+// newFlood starts a client on each connection.
+func newFlood(ctx context.Context, conns []*pgx.Conn, enqueue func(context.Context, *pgx.Conn) error) *flood {
 	f := &flood{}
 	stop := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -32,7 +38,7 @@ func (q *queue) flood(ctx context.Context, clients int) (*flood, error) {
 					return nil
 				default:
 				}
-				if err := q.enqueue(ctx, conn, 0, time.Time{}); err != nil {
+				if err := enqueue(ctx, conn); err != nil {
 					return err
 				}
 				f.done.Add(1)
@@ -43,7 +49,7 @@ func (q *queue) flood(ctx context.Context, clients int) (*flood, error) {
 		close(stop)
 		return group.Wait()
 	}
-	return f, nil
+	return f
 }
 
 // call is one of enqueue.
@@ -52,19 +58,26 @@ type call struct {
 	took time.Duration
 }
 
-// pace enqueues n tasks at a rate, by senders with a connection each. A sender that is late catches up.
+// pace enqueues n tasks at a rate, by senders with a connection each.
 func (q *queue) pace(ctx context.Context, n int, rate float64, senders int) ([]call, error) {
 	conns, err := q.connect(ctx, senders)
 	if err != nil {
 		return nil, err
 	}
+	return pace(ctx, conns, n, rate, func(ctx context.Context, conn *pgx.Conn, sent int64) error {
+		return q.enqueue(ctx, conn, sent, time.Time{})
+	})
+}
+
+// pace enqueues n tasks at a rate, a sender a connection. A sender that is late catches up.
+func pace(ctx context.Context, conns []*pgx.Conn, n int, rate float64, enqueue func(context.Context, *pgx.Conn, int64) error) ([]call, error) {
 	calls := make([]call, n)
 	gap := float64(time.Second) / rate
 	begin := time.Now().Add(20 * time.Millisecond)
 	group, ctx := errgroup.WithContext(ctx)
 	for s, conn := range conns {
 		group.Go(func() error {
-			for i := s; i < n; i += senders {
+			for i := s; i < n; i += len(conns) {
 				// Around its place in a steady row, so that nothing keeps step with it.
 				at := begin.Add(time.Duration(gap * (float64(i) + rand.Float64() - 0.5)))
 				if wait := time.Until(at); wait > 0 {
@@ -73,7 +86,7 @@ func (q *queue) pace(ctx context.Context, n int, rate float64, senders int) ([]c
 					}
 				}
 				sent := time.Now()
-				if err := q.enqueue(ctx, conn, sent.UnixNano(), time.Time{}); err != nil {
+				if err := enqueue(ctx, conn, sent.UnixNano()); err != nil {
 					return err
 				}
 				calls[i] = call{sent.UnixNano(), time.Since(sent)}

@@ -15,7 +15,7 @@ import (
 
 // taskType is that of every task; foreignType that of workers that have nothing to do with it.
 const (
-	taskType    = "bench.task"
+	taskType    = fleet.TaskType
 	foreignType = "bench.other"
 )
 
@@ -124,15 +124,21 @@ func (q *queue) enqueue(ctx context.Context, conn *pgx.Conn, sent int64, due tim
 }
 
 // connect returns connections of so many clients that enqueue. They are kept: a fresh one plans its first statement.
-func (q *queue) connect(ctx context.Context, n int) ([]*pgx.Conn, error) {
-	for len(q.conns) < n {
-		c, err := pgx.Connect(ctx, q.URL)
+func (q *queue) connect(ctx context.Context, n int) (_ []*pgx.Conn, err error) {
+	q.conns, err = connect(ctx, q.URL, q.conns, n)
+	return q.conns[:min(n, len(q.conns))], err
+}
+
+// connect adds connections until there are n, or more.
+func connect(ctx context.Context, url string, conns []*pgx.Conn, n int) ([]*pgx.Conn, error) {
+	for len(conns) < n {
+		c, err := pgx.Connect(ctx, url)
 		if err != nil {
-			return nil, err
+			return conns, err
 		}
-		q.conns = append(q.conns, c)
+		conns = append(conns, c)
 	}
-	return q.conns[:n], nil
+	return conns, nil
 }
 
 func (q *queue) close() error {
@@ -142,11 +148,15 @@ func (q *queue) close() error {
 	return q.Drop()
 }
 
-// started collects starts until there are so many, or more. Too few in the time is an error.
 func (q *queue) started(ctx context.Context, n int) ([]fleet.Start, error) {
+	return started(ctx, q.fleet, n)
+}
+
+// started collects starts until there are so many, or more. Too few in the time is an error.
+func started(ctx context.Context, f fleet.Fleet, n int) ([]fleet.Start, error) {
 	var all []fleet.Start
 	for limit := time.Now().Add(patience); ; {
-		starts, err := q.fleet.Starts(ctx)
+		starts, err := f.Starts(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +165,7 @@ func (q *queue) started(ctx context.Context, n int) ([]fleet.Start, error) {
 		case len(all) >= n:
 			return all, nil
 		case time.Now().After(limit):
-			return nil, fmt.Errorf("%d of %d tasks have begun %s after the last was enqueued; processes say:\n%s", len(all), n, patience, q.fleet.Log())
+			return nil, fmt.Errorf("%d of %d tasks have begun %s after the last was enqueued; processes say:\n%s", len(all), n, patience, f.Log())
 		}
 		if err := rest(ctx, 50*time.Millisecond); err != nil {
 			return nil, err

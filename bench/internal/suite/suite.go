@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgwake/pgwake/bench/internal/fleet"
 	"github.com/pgwake/pgwake/bench/internal/server"
 )
 
@@ -22,7 +23,10 @@ type Suite struct {
 
 // All are the suites there are, in the order of their running.
 func All() []Suite {
-	return []Suite{enqueueBusy, enqueueForeign, enqueueSpare, wakeIdle, wake1000, wake5000, herd, idle, due}
+	return []Suite{
+		enqueueBusy, enqueueForeign, enqueueSpare, enqueueBulk, enqueueSingle, wakeIdle, wake1000, wake5000, herd, idle, due,
+		drain, handlers, latencyIdle, latency100, latency1000, latency80, crash, snapshot, processes, archive,
+	}
 }
 
 // Select returns the suites named; a name before a slash stands for all that begin with it.
@@ -48,10 +52,30 @@ type Options struct {
 	Rounds int
 	// Window is how long an enqueue suite measures a side in each round; 3 s by default.
 	Window time.Duration
+	// Drain is about how long a drain takes for which a queue is filled; 3 s by default.
+	Drain time.Duration
 	// Idle is how long the idle suite watches; a minute by default.
 	Idle time.Duration
+	// Only are the systems that suites with peers compare, by name or its beginning, as in "River, best" or "river"; none:
+	// all.
+	Only []string
+	// Peers are measured where no goal asks for it, too.
+	Peers bool
+	// Minutes that a snapshot is held; 2 by default.
+	Minutes int
+	// Archived is how many tasks the archive suite has archived; 10 million by default.
+	Archived int
+	// Memory is what one suite finds out that another can use; nil: nothing is shared.
+	Memory *Memory
 	// Progress gets a line now and then; nil: nobody does.
 	Progress func(string)
+
+	minute time.Duration // of the snapshot suite; shorter in tests
+}
+
+// Memory is what suites of one run find out once.
+type Memory struct {
+	raw *fleet.Drain // the quickest way to drain by bare statements
 }
 
 // Run measures a suite on a server. What could not be measured is in the report.
@@ -63,8 +87,23 @@ func (s Suite) Run(ctx context.Context, on *server.Server, opts Options) Report 
 	if b.Window <= 0 {
 		b.Window = 3 * time.Second
 	}
+	if b.Drain <= 0 {
+		b.Drain = 3 * time.Second
+	}
 	if b.Idle <= 0 {
 		b.Idle = time.Minute
+	}
+	if b.Minutes <= 0 {
+		b.Minutes = 2
+	}
+	if b.minute <= 0 {
+		b.minute = time.Minute
+	}
+	if b.Archived <= 0 {
+		b.Archived = 10_000_000
+	}
+	if b.Memory == nil {
+		b.Memory = &Memory{}
 	}
 	began := time.Now()
 	err := s.run(ctx, b)

@@ -3,8 +3,10 @@ package suite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,7 @@ func TestSelect(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ names, want string }{
 		{"herd", "herd"},
-		{"enqueue", "enqueue/busy enqueue/foreign enqueue/spare"},
+		{"enqueue", "enqueue/busy enqueue/foreign enqueue/spare enqueue/bulk enqueue/single"},
 		{"due wake/1000", "due wake/1000"},
 	} {
 		chosen, err := Select(strings.Fields(tc.names))
@@ -54,7 +56,7 @@ func TestDisturbed(t *testing.T) {
 			busy := tc.busy[0] * float64(runtime.NumCPU())
 			tc.busy = tc.busy[1:]
 			return sample{tasks: 1, took: time.Second, spent: server.Usage{Seconds: 1, Machine: busy}}, nil
-		}, floodValues}})
+		}, floodValues, nil}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,6 +118,116 @@ func TestRatios(t *testing.T) {
 	}
 	if got := c.ratios("enqueued", 1, 0); len(got) != 2 || got[0] != 0.5 || got[1] != 0.75 {
 		t.Errorf("%v", got)
+	}
+}
+
+// failing is a peer that fails from its second turn on.
+func failing(turns *[]string) side {
+	s := rates("peer", turns, 70)
+	measure := s.measure
+	s.system = named("peer")
+	s.measure = func(ctx context.Context) (sample, error) {
+		if slices.Contains(*turns, "peer") {
+			return sample{}, errors.New("so")
+		}
+		return measure(ctx)
+	}
+	return s
+}
+
+// named is a system that has nothing but a name.
+type named string
+
+func (n named) Name() string { return string(n) }
+
+func (named) KeepsHistory() bool { return true }
+
+// A peer that fails is left out with a note; pgwake that fails ends the suite.
+func TestTolerate(t *testing.T) {
+	t.Parallel()
+	var turns []string
+	b := &bench{Options: Options{Rounds: 2}}
+	c, err := b.compare(t.Context(), plan{}, []side{rates("a", &turns, 100), failing(&turns), rates("b", &turns, 50)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(turns, " "); got != "a peer b a b" {
+		t.Error(got)
+	}
+	if why := c.without([]string{"other"}); why != "not measured: other; peer" || len(b.report.Notes) != 1 {
+		t.Errorf("%q, %q", why, b.report.Notes)
+	}
+	if got := c.ratiosToLeast("enqueued", 0, []int{1, 2}); len(got) != 2 || got[0] != 2 {
+		t.Errorf("%v", got)
+	}
+	turns = nil
+	ours := failing(&turns)
+	ours.system = named("pgwake")
+	if _, err := b.compare(t.Context(), plan{}, []side{ours}); err == nil {
+		t.Error("pgwake has failed, and nothing came of it")
+	}
+}
+
+// The best of the others is the one that is best in the median, not the best of each round.
+func TestRatiosToLeast(t *testing.T) {
+	t.Parallel()
+	var turns []string
+	b := &bench{Options: Options{Rounds: 3}}
+	c, err := b.compare(t.Context(), plan{}, []side{
+		rates("ours", &turns, 60), rates("steady", &turns, 30), rates("lucky once", &turns, 40, 40, 10),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.ratiosToLeast("enqueued", 0, []int{1, 2}); len(got) != 3 || got[0] != 2 || got[2] != 2 {
+		t.Errorf("%v", got)
+	}
+	if c.index("steady") != 1 || c.index("none") != -1 {
+		t.Error("sides are not found by name")
+	}
+}
+
+func TestWanted(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		only []string
+		name string
+		want bool
+	}{
+		{nil, "River, best", true},
+		{[]string{"river"}, "River, best", true},
+		{[]string{"River, best"}, "River, default", false},
+		{[]string{"raw", "pgwake"}, "pgwake", true},
+		{[]string{"raw"}, "pgwake", false},
+	} {
+		b := &bench{Options: Options{Only: tc.only}}
+		if got := b.wanted(tc.name); got != tc.want {
+			t.Errorf("only %q: %s is wanted: %v", tc.only, tc.name, got)
+		}
+	}
+}
+
+func TestChange(t *testing.T) {
+	t.Parallel()
+	var c curve
+	for i := range 18 { // three minutes
+		c = append(c, window{seconds: 10, tasks: float64(int64(100) << (i / 6)), cpu: 1, latencies: []time.Duration{time.Millisecond << (i / 6)}})
+	}
+	if got := c.change(rate); got != 4 {
+		t.Errorf("rate: %v", got)
+	}
+	if got := c.change(p99); got != 4 {
+		t.Errorf("p99: %v", got)
+	}
+	if got := c.change(cpuEach); got != 0.25 {
+		t.Errorf("CPU: %v", got)
+	}
+	if c.noisy() != "" {
+		t.Error(c.noisy())
+	}
+	c[17].others = 1
+	if c.noisy() == "" {
+		t.Error("a sixth of a minute was somebody else's, and it is a result")
 	}
 }
 

@@ -36,7 +36,7 @@ var wakeIdle = Suite{
 				return q.paced(ctx, idleTasks/idleBlocks, idleRate, idleSenders)
 			}
 		}
-		sides := []side{{"raw", paced(raw), pacedValues}, {"pgwake", paced(ours), pacedValues}}
+		sides := []side{{"raw", paced(raw), pacedValues, nil}, {"pgwake", paced(ours), pacedValues, nil}}
 		c, err := b.compare(ctx, plan{blocks: idleBlocks, limits: map[string]float64{"p50": 0.15, "p99": 0.4}}, sides)
 		if err != nil {
 			return err
@@ -92,10 +92,10 @@ func (b *bench) wakeLoaded(ctx context.Context, job fleet.Job, rate float64, las
 		return err
 	}
 	sides := []side{
-		{"raw, 100/s", func(ctx context.Context) (sample, error) { return raw.paced(ctx, 200, 100, 2) }, pacedValues},
+		{"raw, 100/s", func(ctx context.Context) (sample, error) { return raw.paced(ctx, 200, 100, 2) }, pacedValues, nil},
 		{"pgwake", func(ctx context.Context) (sample, error) {
 			return ours.paced(ctx, int(rate*last.Seconds()), rate, senders)
-		}, pacedValues},
+		}, pacedValues, nil},
 	}
 	c, err := b.compare(ctx, plan{limits: map[string]float64{"p50": 0.25}, ceilings: map[string]float64{"p99": calm}}, sides)
 	if err != nil {
@@ -133,10 +133,16 @@ func (q *queue) paced(ctx context.Context, n int, rate float64, senders int) (s 
 	if err != nil {
 		return s, err
 	}
-	if len(starts) != n {
-		return s, fmt.Errorf("%d tasks have begun %d times", n, len(starts))
+	s.tasks, s.drained, s.spent = float64(n), float64(n), after.Since(before)
+	return s, s.pair(calls, starts)
+}
+
+// pair makes latencies of calls and starts, of which there must be one for each.
+func (s *sample) pair(calls []call, starts []fleet.Start) error {
+	if len(starts) != len(calls) {
+		return fmt.Errorf("%d tasks have begun %d times", len(calls), len(starts))
 	}
-	took := map[int64]time.Duration{}
+	took := make(map[int64]time.Duration, len(calls))
 	for _, c := range calls {
 		took[c.sent] = c.took
 		s.calls = append(s.calls, c.took)
@@ -145,8 +151,7 @@ func (q *queue) paced(ctx context.Context, n int, rate float64, senders int) (s 
 		s.latencies = append(s.latencies, start.Latency())
 		s.after = append(s.after, start.Latency()-took[start.Sent])
 	}
-	s.tasks, s.drained, s.spent = float64(n), float64(n), after.Since(before)
-	return s, nil
+	return nil
 }
 
 func pacedValues(s sample) []value {

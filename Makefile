@@ -89,3 +89,33 @@ prove-2-8: prove-2-8-model ## keeper killed, stopped, cut off; a locked row; the
 
 prove-2-9: ## where PostgreSQL's rules show through
 	internal/proof/cases 2.9 docs/architecture.md '.*`worker` Test' edges
+
+prove-3-0: ## the raw loop that drains are compared with, and all settings
+	cd bench && $(GO) run . run drain --only raw --rounds 1
+
+prove-3-1: bench/peers/node/node_modules ## a drain, of the raw loop and of peers, and its processor time
+	cd bench && $(GO) run . check drain --prefix 'prove 3.1: '
+
+prove-3-2: ## handlers of 1 ms, of what 100 slots allow
+	cd bench && $(GO) run . check handlers --prefix 'prove 3.2: '
+
+prove-3-3: bench/peers/node/node_modules ## from enqueue to handler, beside peers
+	cd bench && $(GO) run . check latency/idle latency/1000 --prefix 'prove 3.3: '
+
+prove-3-4: ## enqueueing in bulk and one by one, of bare COPY and inserts
+	cd bench && $(GO) run . check enqueue/bulk enqueue/single --prefix 'prove 3.4: '
+
+prove-3-5: ## minutes with a held snapshot
+	cd bench && $(GO) run . check snapshot --prefix 'prove 3.5: '
+
+prove-3-6: ## a killed worker at defaults
+	cd bench && $(GO) run . check crash --prefix 'prove 3.6: '
+
+prove-3-7: ## 16 processes, of one
+	cd bench && $(GO) run . check fleet --prefix 'prove 3.7: '
+
+prove-3-8: ## 10 million settled tasks
+	cd bench && $(GO) run . check archive --prefix 'prove 3.8: '
+
+bench/peers/node/node_modules: bench/peers/node/package-lock.json
+	cd bench/peers/node && npm ci --no-fund --no-audit

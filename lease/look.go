@@ -10,7 +10,8 @@ import (
 )
 
 // lookSQL finds, for each pair of the types given, the first queued row from the pair's mark on, and the next end of a
-// lease of each type. A row without a pair tells how far marks may go. It locks nothing. Two indexes serve it, so that the
+// lease of each type. A row without a pair tells how far marks may go, and how
+// long all that took. It locks nothing. Two indexes serve it, so that the
 // ends of leases never lie in the way of the due rows.
 const lookSQL = `
 select p.n, next.at, next.key::text, (extract(epoch from next.at) - extract(epoch from clock_timestamp()))::float8, false
@@ -42,7 +43,7 @@ cross join lateral (
   limit 1
 ) as next
 union all
-select 0, now() - ` + markSlack + `, '', null, false`
+select 0, now() - ` + markSlack + `, '', (extract(epoch from clock_timestamp()) - extract(epoch from statement_timestamp()))::float8, false`
 
 // Never is the answer of [Queue.Look] where nothing lies ahead.
 const Never = time.Duration(1<<63 - 1)
@@ -58,7 +59,6 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool, ma
 	if !leases {
 		args["lease_types"] = []string{}
 	}
-	sent := time.Now()
 	rows, err := db.Query(ctx, q.sql.look.sql, q.sql.look.args(args)...)
 	if err != nil {
 		return 0, 0, fmt.Errorf("look: %w", err)
@@ -69,6 +69,7 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool, ma
 	var in *float64
 	var lease bool
 	var floor time.Time
+	var took time.Duration
 	first := map[pair]place{}
 	due, leaseEnd = Never, Never
 	if _, err := pgx.ForEachRow(rows, []any{&n, &at, &key, &in, &lease}, func() error {
@@ -76,7 +77,7 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool, ma
 		case lease:
 			leaseEnd = min(leaseEnd, seconds(in))
 		case n == 0:
-			floor = at.Time
+			floor, took = at.Time, seconds(in)
 		default:
 			due = min(due, seconds(in))
 			if len(p.list) > 0 {
@@ -87,7 +88,7 @@ func (q *Queue) Look(ctx context.Context, db DB, types []string, leases bool, ma
 	}); err != nil {
 		return 0, 0, fmt.Errorf("look: %w", err)
 	}
-	marks.looked(p, first, floor, time.Since(sent))
+	marks.looked(p, first, floor, took)
 	return due, leaseEnd, nil
 }
 

@@ -22,22 +22,28 @@ func (w *Worker) heartbeat(ctx context.Context) {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
 	state := stateLog{log: w.log, what: "heartbeat"}
+	all := false // the listener has reconnected: what it was cut off from may concern every lease
 	for {
-		var runs []*execution
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.beatNow: // the listener has reconnected: what it was cut off from may concern the leases
-			runs = w.held.leases()
-		case <-tick.C: // what was locked at the last one, or not reached, is old enough now
-			runs = w.aging(time.Now(), w.config.Lease/3-step)
+		case <-w.beatNow:
+			all = true
+		case <-tick.C: // what was locked at the last beat, or not reached, is old enough still
 		}
-		if len(runs) > 0 {
+		runs := w.held.leases()
+		if !all {
+			runs = w.aging(runs, time.Now(), w.config.Lease/3-step)
+		}
+		if len(runs) == 0 {
+			all = false
+		} else {
 			err := w.beat(ctx, runs)
 			if ctx.Err() != nil {
 				return
 			}
 			state.note(err)
+			all = all && err != nil
 		}
 		w.beats.closeIdle(idleTimeout)
 		w.settles.closeIdle(idleTimeout)
@@ -46,9 +52,9 @@ func (w *Worker) heartbeat(ctx context.Context) {
 
 // aging are the runs whose leases are half as old as given, and those that may be settled by their handlers, if one is that
 // old.
-func (w *Worker) aging(now time.Time, age time.Duration) (runs []*execution) {
+func (w *Worker) aging(held []*execution, now time.Time, age time.Duration) (runs []*execution) {
 	due := false
-	for _, e := range w.held.leases() {
+	for _, e := range held {
 		is := w.config.Lease - e.expiresAt().Sub(now)
 		due = due || is >= age
 		if is >= age/2 || e.run.Completion() == pgwake.Completed {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,10 +23,9 @@ const (
 	settleRetryMax = 2 * time.Second
 	// minFinish is the number of plain successes in a batch from which on they are worth a statement of their own.
 	minFinish = 16
-	// lockPatience is how long the statement for plain successes waits for locked rows, as a setting of its session; after
-	// that, and for lockRest, the one that passes over them is used.
-	lockPatience = "20ms"
-	lockRest     = time.Second
+	// lockPatience is how long the statement for plain successes waits for a row that somebody has locked, as a setting of its
+	// session; after that the one that passes over them is used, and for that row alone from then on.
+	lockPatience = "40ms"
 )
 
 // settler writes the ends of runs, one statement at a time: the first result goes out at once, and those that come in
@@ -38,13 +36,13 @@ type settler struct {
 	in        chan settling
 	drained   chan struct{} // closed when no more will come
 	announcer *announcer
-	locked    atomic.Int64 // until when locked rows are to be expected, Unix nanoseconds
 }
 
 type settling struct {
 	execution *execution
 	end       lease.Settlement
 	unsure    bool // it was sent before, and no answer came
+	locked    bool // its row was, when it was sent before
 }
 
 func newSettler(w *Worker) *settler {
@@ -155,7 +153,8 @@ func batchSize(pending []settling) int {
 
 // flush writes one batch and returns what is left of it to be tried again.
 func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling, err error) {
-	if plain, others := s.split(batch); len(plain) >= minFinish && len(others) > 0 {
+	plain, others := s.split(batch)
+	if len(plain) >= minFinish && len(others) > 0 {
 		rest, err = s.flush(ctx, plain)
 		if err != nil && !sqlstate.Row(err) {
 			return append(rest, others...), err
@@ -171,7 +170,7 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 			ends[i] = s.w.settlement(b.execution, errNotCommitted, false)
 		}
 	}
-	done, watched, err := s.settle(ctx, ends)
+	done, watched, err := s.settle(ctx, ends, len(others) == 0)
 	switch {
 	case err == nil:
 		return s.sort(ctx, batch, ends, done, watched), nil
@@ -200,7 +199,7 @@ func (s *settler) flush(ctx context.Context, batch []settling) (rest []settling,
 // split takes the plain successes out of a batch whose history is, or is not, to be kept as that of its first.
 func (s *settler) split(batch []settling) (plain, others []settling) {
 	for _, b := range batch {
-		if isPlain(b.end) && b.end.Discard == batch[0].end.Discard && b.execution.run.Completion() == pgwake.NotCompleted {
+		if !b.locked && isPlain(b.end) && b.end.Discard == batch[0].end.Discard && b.execution.run.Completion() == pgwake.NotCompleted {
 			plain = append(plain, b)
 		} else {
 			others = append(others, b)
@@ -214,38 +213,25 @@ func isPlain(end lease.Settlement) bool {
 	return end.Status == string(pgwake.Succeeded) && !end.Unspent && end.Error == "" && end.Entry == nil
 }
 
-// finish settles ends by the statement for plain successes, and reports false if they are none, or if a row is locked.
-func (s *settler) finish(ctx context.Context, conn *pgx.Conn, ends []lease.Settlement) (done []string, watched, ok bool, err error) {
-	if time.Now().UnixNano() < s.locked.Load() {
-		return nil, false, false, nil
-	}
-	leases := make([]*lease.Lease, len(ends))
-	for i, end := range ends {
-		if !isPlain(end) || end.Discard != ends[0].Discard {
-			return nil, false, false, nil
-		}
-		leases[i] = end.Lease
-	}
-	done, watched, err = s.w.queue.Finish(ctx, conn, s.w.id, leases, string(pgwake.Succeeded), ends[0].Discard)
-	if sqlstate.LockTimeout(err) {
-		s.locked.Store(time.Now().Add(lockRest).UnixNano())
-	}
-	return done, watched, true, err
-}
-
-// settle makes the archive's partition if that is what is missing.
-func (s *settler) settle(ctx context.Context, ends []lease.Settlement) (done []string, watched bool, err error) {
+// settle writes ends, plain successes of one kind by the statement for those. It makes the archive's partition if that is
+// what is missing.
+func (s *settler) settle(ctx context.Context, ends []lease.Settlement, plain bool) (done []string, watched bool, err error) {
 	write := func(ctx context.Context, conn *pgx.Conn) (err error) {
-		var ok bool
-		if done, watched, ok, err = s.finish(ctx, conn, ends); ok {
+		if !plain {
+			done, watched, err = s.w.queue.SettleWatched(ctx, conn, s.w.id, ends)
 			return err
 		}
-		done, watched, err = s.w.queue.SettleWatched(ctx, conn, s.w.id, ends)
+		leases := make([]*lease.Lease, len(ends))
+		for i, end := range ends {
+			leases[i] = end.Lease
+		}
+		done, watched, err = s.w.queue.Finish(ctx, conn, s.w.id, leases, ends[0].Status, ends[0].Discard)
 		return err
 	}
 	err = s.w.settles.do(ctx, statementTimeout, write)
-	if sqlstate.LockTimeout(err) {
-		err = s.w.settles.do(ctx, statementTimeout, write) // the other statement
+	if plain && sqlstate.LockTimeout(err) {
+		plain = false
+		err = s.w.settles.do(ctx, statementTimeout, write)
 	}
 	if !sqlstate.NoPartition(err) {
 		return done, watched, err
@@ -321,6 +307,7 @@ func (s *settler) sort(ctx context.Context, batch []settling, ends []lease.Settl
 		switch l := gone[leaseID{key, b.end.Lease.Fence}]; {
 		case settled[key]:
 		case l == nil:
+			b.locked = true
 			rest = append(rest, b)
 		default:
 			s.w.over(b.execution)

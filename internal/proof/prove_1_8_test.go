@@ -439,11 +439,11 @@ type traced struct {
 func (tr *trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	kind := ""
 	switch sql := data.SQL; {
-	case strings.Contains(sql, "select due.key"):
+	case strings.Contains(sql, "select due.ctid"):
 		kind = "claim"
-	case strings.Contains(sql, "next.due"):
+	case strings.Contains(sql, "select p.n, next.at"):
 		kind = "look"
-	case strings.Contains(sql, "moved as"):
+	case strings.Contains(sql, "moved as"), strings.Contains(sql, "gone as"):
 		kind = "settle"
 	case strings.Contains(sql, "complete_task"):
 		kind = "complete"

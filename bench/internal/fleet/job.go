@@ -27,6 +27,9 @@ const (
 	PgBoss   Kind = "pgboss"
 )
 
+// NoHistory is the setting of a worker whose tasks are deleted when they are done.
+const NoHistory = "no history"
+
 // Job is what a process is to do.
 type Job struct {
 	Kind     Kind
@@ -37,7 +40,7 @@ type Job struct {
 	Work     time.Duration // that a handler takes
 	PollOnly bool          // do without notifications
 	Timed    bool          // Raw: claims at due instants too
-	Setting  string        // of a peer: "best" or "default"
+	Setting  string        // of a peer: "best" or "default"; of a worker: [NoHistory] or none
 	Drain    Drain         // of a RawDrain
 
 	// Tally is the highest number of a task: the process counts how often each ran, instead of when each began. 0: it notes

@@ -69,7 +69,7 @@ func workerMain(ctx context.Context, job Job, rec *Recorder, log *slog.Logger) e
 	if job.Type == TaskType {
 		err = registry.Register(reg, func(ctx context.Context, task *pgwake.Task[Payload]) error {
 			return rec.Handle(ctx, task.Payload, task.Attempt)
-		}, nil)
+		}, &registry.Options{NoHistory: job.Setting == NoHistory})
 	} else {
 		err = registry.RegisterRaw(reg, job.Type, func(context.Context, *pgwake.Run) error { return errForeign }, nil)
 	}

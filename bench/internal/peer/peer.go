@@ -62,7 +62,7 @@ const (
 // All are the systems there are: pgwake, then each peer in its best setting and in its defaults.
 func All() []System {
 	return []System{
-		Pgwake(), River(best), River(defaults), Gue(best), Gue(defaults), Graphile(best), Graphile(defaults), PgBoss(best), PgBoss(defaults),
+		Pgwake(), PgwakeNoHistory(), River(best), River(defaults), Gue(best), Gue(defaults), Graphile(best), Graphile(defaults), PgBoss(best), PgBoss(defaults),
 	}
 }
 

@@ -13,9 +13,15 @@ import (
 // Pgwake is this project at its defaults: durable settlement, every finished task kept in the archive.
 func Pgwake() System { return &pgwakeSystem{name: "pgwake"} }
 
+// PgwakeNoHistory is this project with a task type of which no history is kept.
+func PgwakeNoHistory() System {
+	return &pgwakeSystem{name: "pgwake, no history", setting: fleet.NoHistory}
+}
+
 type pgwakeSystem struct {
-	name   string
-	client *pgwake.Client
+	name    string
+	setting string
+	client  *pgwake.Client
 }
 
 func (s *pgwakeSystem) Name() string { return s.name }
@@ -26,7 +32,7 @@ func (s *pgwakeSystem) About() string {
 
 func (s *pgwakeSystem) Missing(context.Context) string { return "" }
 
-func (s *pgwakeSystem) KeepsHistory() bool { return true }
+func (s *pgwakeSystem) KeepsHistory() bool { return s.setting != fleet.NoHistory }
 
 // Prepare has nothing to make: databases of the bench are migrated.
 func (s *pgwakeSystem) Prepare(ctx context.Context, db *server.Database) (err error) {
@@ -51,7 +57,7 @@ func (s *pgwakeSystem) Enqueue(ctx context.Context, conn *pgx.Conn, sent int64) 
 }
 
 func (s *pgwakeSystem) Job(opts WorkerOptions) fleet.Job {
-	return opts.job(fleet.Worker, "", 0)
+	return opts.job(fleet.Worker, s.setting, 0)
 }
 
 func (s *pgwakeSystem) Unfinished(ctx context.Context, db *server.Database) (int, error) {

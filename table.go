@@ -53,6 +53,7 @@ func Table(schema string) lease.Table {
 				fmt.Sprintf("case when pg_column_size(t.payload) <= %d then t.payload end", ArchivedPayload),
 				"pg_column_size(t.payload)"),
 		},
+		ClaimTurn:   pgx.Identifier{schema, "claim_turn"},
 		SettledLock: settled.Lock(schema),
 	}
 }

@@ -59,7 +59,9 @@ func New(table Table) (*Queue, error) {
 		errs = append(errs, err)
 	}
 	compile(&q.sql.claim, "claim", claimSQL)
-	compile(&q.sql.turn, "turn", turnSQL)
+	if len(table.ClaimTurn) > 0 {
+		compile(&q.sql.turn, "turn", turnSQL)
+	}
 	compile(&q.sql.claimExpired, "claim expired", claimExpiredSQL)
 	compile(&q.sql.claimRow, "claim row", claimRowSQL)
 	compile(&q.sql.renew, "renew", renewSQL)
@@ -109,9 +111,9 @@ type ClaimOptions struct {
 	Lease  time.Duration
 	// Marks, if set, are where [Queue.Claim] begins to look, and learn from what it takes.
 	Marks *Marks
-	// InTurn has a [Queue.Claim] wait for others that do so, two of which may claim at a time: claimers that are after the
-	// same rows hinder each other. It needs a connection or a transaction of pgx, and fails with a lock timeout, 55P03,
-	// after 0.5 s: somebody may have stopped in his turn.
+	// InTurn has a [Queue.Claim] wait for others that do so: claimers that are after the same rows hinder each other. It
+	// takes a connection of pgx, and fails with a lock timeout, 55P03, after 0.5 s: somebody may have
+	// stopped in his turn.
 	InTurn bool
 	// Scan returns where the table's further columns go for the row whose lease it is given; nil if it names none. It is
 	// called once for each lease, in the order of the result.
@@ -186,11 +188,10 @@ func (q *Queue) Claim(ctx context.Context, db DB, opts ClaimOptions) ([]*Lease, 
 	args := p.args(opts.Marks.start(p, false))
 	args["limit"] = opts.Limit
 	if opts.InTurn {
-		b, ok := db.(batcher)
-		if !ok {
-			return nil, errors.New("claim in turn: it takes a connection or a transaction of pgx")
+		var err error
+		if db, err = q.inTurn(db); err != nil {
+			return nil, err
 		}
-		db = turn{db, b, q}
 	}
 	leases, err := q.collect(ctx, db, q.sql.claim, opts, args)
 	if err == nil {

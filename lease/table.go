@@ -43,6 +43,10 @@ type Table struct {
 	// Archive, if set, is where a row in a final state moves. Without it the row stays, with RetryAt null.
 	Archive *Archive
 
+	// ClaimTurn, if set, is a table that nothing else is done with than to be locked by claims that take turns. See
+	// [ClaimOptions].
+	ClaimTurn pgx.Identifier
+
 	// SettledLock, if set, is an advisory lock that somebody holds exclusively in order to be told of settlements, as
 	// SQL of its two integers: a settlement tries it shared until it is committed. See [Queue.SettleWatched].
 	SettledLock string

@@ -3,57 +3,77 @@ package lease
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// turns is how many claims of a table that take turns may be under way at once.
-const turns = 2
+// turnLimitSQL and turnSQL wait for the turn, first come, first served, and not for long. They are statements of their own,
+// so that the claim after them sees what the one before has claimed, and such as take no snapshot: one that waits would
+// keep dead index entries from being skipped, which are what claimers hinder each other by.
+const (
+	turnLimitSQL = `set local lock_timeout = '500ms'`
+	turnSQL      = `lock table {{.ClaimTurn.Sanitize}} in exclusive mode`
+)
 
-// turnSQL waits for one of the places, first come, first served, and not for long. Its lock is that of the table and a
-// number beyond those of the wake gate, and goes with the transaction. It is a statement of its own, so that the claim
-// after it sees what the one before has claimed.
-const turnSQL = `
-select set_config('lock_timeout', '500ms', true), pg_advisory_xact_lock({{lit .Name.Sanitize}}::regclass::oid::integer, 3072 + @turn::integer)`
-
-// batcher is a connection, pool or transaction of pgx.
-type batcher interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+// inTurn returns a DB whose queries wait for their turn, each in a transaction and a round trip.
+func (q *Queue) inTurn(db DB) (DB, error) {
+	conn, ok := db.(*pgx.Conn)
+	if !ok || len(q.table.ClaimTurn) == 0 {
+		return nil, errors.New("claim in turn: it takes a connection of pgx, and Table.ClaimTurn")
+	}
+	return turn{conn, q.sql.turn.sql}, nil
 }
 
-// turn runs one query after waiting for a place, in one transaction and one round trip.
 type turn struct {
-	DB
-	batcher
-	q *Queue
+	*pgx.Conn
+	wait string
 }
 
 func (t turn) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	var b pgx.Batch
-	b.Queue(t.q.sql.turn.sql, t.q.sql.turn.args(pgx.NamedArgs{"turn": rand.IntN(turns)})...)
+	own := t.PgConn().TxStatus() == 'I' // else in a transaction of the caller's
+	if own {
+		b.Queue("begin")
+	}
+	b.Queue(turnLimitSQL)
+	b.Queue(t.wait)
+	before := b.Len()
 	b.Queue(sql, args...)
-	results := t.SendBatch(ctx, &b)
-	if _, err := results.Exec(); err != nil {
-		_ = results.Close()
+	if own {
+		b.Queue("commit")
+	}
+	rows := &turnRows{batch: t.SendBatch(ctx, &b)}
+	if own {
+		rows.rollback = func() error {
+			_, err := t.Exec(ctx, "rollback")
+			return err
+		}
+	}
+	for range before {
+		if _, err := rows.batch.Exec(); err != nil {
+			rows.end()
+			return nil, err
+		}
+	}
+	var err error
+	if rows.Rows, err = rows.batch.Query(); err != nil {
+		rows.end()
 		return nil, err
 	}
-	rows, err := results.Query()
-	if err != nil {
-		_ = results.Close()
-		return nil, err
-	}
-	return &batchRows{Rows: rows, results: results}, nil
+	return rows, nil
 }
 
-// batchRows are the last rows of a batch, which ends with them: its commit is what their reader waits for.
-type batchRows struct {
+// turnRows are the rows of a query in its turn. They end with the batch, which is the commit.
+type turnRows struct {
 	pgx.Rows
-	results pgx.BatchResults
-	err     error // of the commit
+	batch    pgx.BatchResults
+	rollback func() error // nil: that is the caller's business
+	ended    bool
+	err      error
 }
 
-func (r *batchRows) Next() bool {
+func (r *turnRows) Next() bool {
 	if r.Rows.Next() {
 		return true
 	}
@@ -61,9 +81,19 @@ func (r *batchRows) Next() bool {
 	return false
 }
 
-func (r *batchRows) Close() {
+func (r *turnRows) Close() {
 	r.Rows.Close()
-	r.err = r.results.Close()
+	r.end()
 }
 
-func (r *batchRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
+func (r *turnRows) end() {
+	if r.ended {
+		return
+	}
+	r.ended = true
+	if r.err = r.batch.Close(); r.err != nil && r.rollback != nil {
+		_ = r.rollback() // the connection is broken if it fails
+	}
+}
+
+func (r *turnRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }

@@ -66,9 +66,15 @@ when (
 )
 execute function ring();
 
+-- Under load workers claim one after the other, by a lock on this table, which takes no snapshot.
+create table claim_turn ();
+comment on table claim_turn is 'Empty: locked by workers that claim one after the other.';
+
 -- Programs of the versions before neither have marks nor mind.
 
 -- +goose Down
+
+drop table claim_turn;
 
 drop trigger tasks_ring_update on tasks;
 create constraint trigger tasks_ring_update

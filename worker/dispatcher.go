@@ -49,6 +49,7 @@ type dispatcher struct {
 	ring     *notify.Subscription // a row has become runnable, of a type of which this one is keeper
 	others   *notify.Subscription // the same for all other types
 	call     *notify.Subscription // nobody is responsible
+	help     *notify.Subscription // there is work for everybody
 	look     *notify.Subscription // something may have been missed
 	suspects chan struct{}        // cap 1: the next suspect may run
 
@@ -56,6 +57,7 @@ type dispatcher struct {
 	claimed     int
 	found       []string      // types of the last claim
 	fullAt      time.Time     // since when claims have found more than there were slots for; zero: the last one did not
+	plenty      bool          // the last claim was a large one, and full
 	dueAt       time.Time     // next look for due rows; zero: none known
 	leaseAt     time.Time     // next end of a lease; zero: none known
 	leaseLooked time.Time     // last look at leases
@@ -106,6 +108,9 @@ func (d *dispatcher) run(ctx context.Context) {
 			act = d.heard(time.Now())
 		case <-d.call.C():
 			d.called(time.Now())
+			act = false
+		case <-d.help.C():
+			d.helpWanted(time.Now())
 			act = false
 		case <-d.look.C():
 			d.watch.tryAt = time.Now()
@@ -214,6 +219,7 @@ type claimFunc func(context.Context, lease.DB, lease.ClaimOptions) ([]*lease.Lea
 // claimUpTo claims up to n tasks. If there may be more, the next that ends is told of.
 func (d *dispatcher) claimUpTo(ctx context.Context, n int, options func(*lease.ClaimOptions), claim claimFunc) error {
 	if n > 0 {
+		d.plenty = false
 		d.slots.expectMore(false)
 		batch, full, err := d.take(ctx, n, options, claim)
 		if err != nil {
@@ -234,6 +240,7 @@ func (d *dispatcher) claimUpTo(ctx context.Context, n int, options func(*lease.C
 			d.fullAt = time.Time{}
 			return nil
 		}
+		d.plenty = n >= minTurn
 	}
 	d.slots.expectMore(true)
 	if d.fullAt.IsZero() {

@@ -41,7 +41,7 @@ func (w *Worker) prepareConnections() error {
 			return s.Conn, nil
 		},
 		Ring:         w.notify,
-		Channels:     map[string]func(string){channel: w.rung, channel + lateSuffix: w.late, channel + callSuffix: w.calls.Ring, channel + lookSuffix: w.looks.Ring},
+		Channels:     map[string]func(string){channel: w.rung, channel + lateSuffix: w.late, channel + callSuffix: w.calls.Ring, channel + helpSuffix: w.helps.Ring, channel + lookSuffix: w.looks.Ring},
 		OnConnect:    w.connected,
 		OnDisconnect: w.disconnected,
 		ProbeTimeout: probeTimeout, ConnectTimeout: dial.Timeout,
@@ -56,10 +56,12 @@ const probeTimeout = 3 * time.Second
 // lateSuffix is that of the ring trigger's channel for rows that appear behind the marks.
 const lateSuffix = "_late"
 
-// Beside the channels of the ring trigger there are two on which workers speak to each other.
+// Beside the channels of the ring trigger there are three on which workers speak to each other.
 const (
 	// callSuffix: nobody is responsible any more, who has room may take over.
 	callSuffix = "_call"
+	// helpSuffix: there is more than enough to do for everybody.
+	helpSuffix = "_help"
 	// lookSuffix: somebody was rung for a type, the payload, that it cannot run.
 	lookSuffix = "_look"
 )
@@ -113,6 +115,11 @@ func (w *Worker) notify(ctx context.Context, channel, payload string) error {
 // call tells the others that this worker is no longer responsible.
 func (w *Worker) call(ctx context.Context) error {
 	return w.notify(ctx, notify.Channel(w.config.Schema, "tasks")+callSuffix, "")
+}
+
+// callForHelp tells the others that there is work for all of them.
+func (w *Worker) callForHelp(ctx context.Context) error {
+	return w.notify(ctx, notify.Channel(w.config.Schema, "tasks")+helpSuffix, "")
 }
 
 // connected runs after LISTEN: leases first, then a full look for what was missed.

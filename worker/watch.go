@@ -39,6 +39,8 @@ const (
 	// takeOverMin and takeOverMax bound the time after a call when those try to take over that are not deputy.
 	takeOverMin = 50 * time.Millisecond
 	takeOverMax = 300 * time.Millisecond
+	// helpSpread is the time over which all look after a call for help.
+	helpSpread = 50 * time.Millisecond
 	// blockedMin and blockedMax bound the time between two tries to arm while commits in flight hold the gate open.
 	blockedMin = 20 * time.Millisecond
 	blockedMax = 50 * time.Millisecond
@@ -117,6 +119,13 @@ func (d *dispatcher) called(now time.Time) {
 	}
 	if d.watch.tryAt.IsZero() || at.Before(d.watch.tryAt) {
 		d.watch.tryAt = at
+	}
+}
+
+// helpWanted plans a look, at an instant of its own, so that not all come at once.
+func (d *dispatcher) helpWanted(now time.Time) {
+	if at := now.Add(rand.N(helpSpread)); d.dueAt.IsZero() || at.Before(d.dueAt) {
+		d.dueAt = at
 	}
 }
 
@@ -324,6 +333,11 @@ func (d *dispatcher) letGo(ctx context.Context) error {
 	d.watch.tryAt = time.Now() // as soon as there is room
 	if err != nil || !keeps {
 		return err
+	}
+	if d.plenty {
+		if err := d.w.callForHelp(ctx); err != nil {
+			return err
+		}
 	}
 	return d.w.call(ctx)
 }

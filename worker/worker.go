@@ -44,6 +44,7 @@ type Worker struct {
 	listener    *notify.Listener // nil if it only polls
 	rings       notify.Fanout    // a row has become runnable
 	calls       notify.Fanout    // nobody is responsible any more
+	helps       notify.Fanout    // there is work for everybody
 	looks       notify.Fanout    // somebody else cannot run what is runnable, or may have missed it
 	foreign     chan string      // types rung that this worker does not have
 	gate        *notify.Gate     // of the claim connection; whoever has that has it
@@ -153,11 +154,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	var listeners, claimers, beater, settlers sync.WaitGroup
 	for _, d := range w.dispatchers {
 		d.ring, d.others = w.rings.Subscribe(d.types...), w.rings.Subscribe(d.types...)
-		d.call, d.look = w.calls.Subscribe(), w.looks.Subscribe(d.types...)
+		d.call, d.help, d.look = w.calls.Subscribe(), w.helps.Subscribe(), w.looks.Subscribe(d.types...)
 		d.stand(notify.Arming{}, nil)
 		defer d.ring.Close()
 		defer d.others.Close()
 		defer d.call.Close()
+		defer d.help.Close()
 		defer d.look.Close()
 	}
 	if w.listener != nil {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,10 +17,13 @@ const (
 	// find the rows by looking. fastRings is over how many it is taken.
 	fastRing  = 5 * time.Millisecond
 	fastRings = 8
-	// holdMin and holdMax bound the time between two looks of a keeper that does not let itself be rung, as long as they find
-	// something. It doubles while arming again is answered by fast rings at once.
-	holdMin = 2 * time.Millisecond
-	holdMax = 5 * time.Millisecond
+	// holdMin and holdMax bound the time between two looks of a keeper that does not let itself be rung. It grows with
+	// what they find, to holdMax at holdRate tasks a second: looks should cost little of what the tasks do.
+	holdMin  = 200 * time.Microsecond
+	holdMax  = 5 * time.Millisecond
+	holdRate = 8000
+	// emptyLooks is how many such looks in a row may find nothing before the keeper lets itself be rung again.
+	emptyLooks = 4
 	// fullPatience is how long a keeper stays responsible that has no slot for what is due: one may be free in a moment.
 	fullPatience = 10 * time.Millisecond
 	// deputyLook is how often a deputy sees whether there is a keeper. Of the others one does in about four times that.
@@ -59,10 +63,11 @@ type watch struct {
 	deputy   bool     // of some of those
 
 	// Of the keeper.
-	looking bool          // disarmed: rings would come too fast
-	hold    time.Duration // between two looks then
-	eager   bool          // it took over from one that had no slot: if it has none either it lets go at once
-	armedAt time.Time
+	looking bool      // disarmed: rings would come too fast
+	looked  time.Time // when it looked last then
+	rate    float64   // tasks a second that it found
+	empty   int       // looks in a row that found nothing
+	eager   bool      // it took over from one that had no slot: if it has none either it lets go at once
 	since   time.Time // when the rings before the next fastRings began
 	rings   int64     // there had been by then
 
@@ -81,6 +86,22 @@ type watch struct {
 }
 
 func (w *watch) isKeeper() bool { return w.standing >= notify.Keeper }
+
+// look begins to look without being rung.
+func (w *watch) look(now time.Time) { w.looking, w.looked, w.rate, w.empty = true, now, 0, 0 }
+
+// hold is the time until the next look of a keeper that is not rung and has just found so many tasks, unless it should let
+// itself be rung again.
+func (w *watch) hold(now time.Time, found int) (time.Duration, bool) {
+	if w.empty++; found > 0 {
+		w.empty = 0
+	}
+	if since := now.Sub(w.looked); since > 0 {
+		w.rate += (float64(found)/since.Seconds() - w.rate) / 8
+	}
+	w.looked = now
+	return min(max(time.Duration(math.Pow(w.rate/holdRate, 1.5)*float64(holdMax)), holdMin), holdMax), w.empty < emptyLooks
+}
 
 // stand takes note of what the session is for the dispatcher's types, and of which it is keeper. Rings of the others are
 // heard before those of its own are not, and those of its own are before it looks.
@@ -176,7 +197,7 @@ func (d *dispatcher) judge(ctx context.Context, types []string, opts func() noti
 		d.w.log.Debug("cannot end the session of a worker that does not answer", "error", err)
 	case j.Ended:
 		d.w.log.Warn("ended the session of a worker that does not answer, and run its part")
-		d.watch.caught, d.watch.tryAt = 0, now.Add(holdMin)
+		d.watch.caught, d.watch.tryAt = 0, now.Add(holdMax)
 	case j.Hidden:
 		d.watch.caught++
 	}
@@ -202,12 +223,8 @@ func (d *dispatcher) moderate(ctx context.Context) error {
 	if took > time.Duration(n)*fastRing {
 		return nil
 	}
-	if now.Sub(d.watch.armedAt) < 2*fastRings*fastRing {
-		d.watch.hold = min(2*d.watch.hold, holdMax)
-	} else {
-		d.watch.hold = holdMin
-	}
-	d.watch.standing, d.watch.looking = notify.Keeper, true
+	d.watch.standing = notify.Keeper
+	d.watch.look(now)
 	return d.gate(ctx, func(ctx context.Context, conn *pgx.Conn) error { return d.w.gate.Disarm(ctx, conn, d) })
 }
 
@@ -220,9 +237,11 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 		return true, d.letGo(ctx)
 	}
 	d.watch.poll, d.watch.pollAt = 0, time.Time{}
-	if d.watch.looking && found > 0 {
-		d.dueAt = now.Add(d.watch.hold)
-		return false, nil
+	if d.watch.looking {
+		if hold, more := d.watch.hold(now, found); more {
+			d.dueAt = now.Add(hold)
+			return false, nil
+		}
 	}
 	var arming notify.Arming
 	var kept []string
@@ -252,12 +271,12 @@ func (d *dispatcher) sleepable(ctx context.Context, found int) (bool, error) {
 	switch {
 	case arming.Fresh:
 		d.watch.looking = false
-		d.watch.armedAt, d.watch.since, d.watch.rings = now, now, d.ring.Rings()
+		d.watch.since, d.watch.rings = now, d.ring.Rings()
 		d.dueAt = now // arm, then claim
 		return false, nil
 	case arming.Standing == notify.Keeper && before < notify.Keeper:
 		// Taken over: look first, for all that is to be found may be a lot.
-		d.watch.looking, d.watch.hold = true, holdMin
+		d.watch.look(now)
 		d.watch.second, d.watch.caught = time.Time{}, 0
 		d.dueAt = now
 		d.watch.eager = called

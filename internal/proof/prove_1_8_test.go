@@ -436,24 +436,46 @@ type traced struct {
 	at   time.Time
 }
 
-func (tr *trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	kind := ""
-	switch sql := data.SQL; {
+// kindOf tells statements apart; empty: it is of no interest.
+func kindOf(sql string) string {
+	switch {
 	case strings.Contains(sql, "select due.ctid"):
-		kind = "claim"
+		return "claim"
 	case strings.Contains(sql, "select p.n, next.at"):
-		kind = "look"
+		return "look"
 	case strings.Contains(sql, "moved as"), strings.Contains(sql, "gone as"):
-		kind = "settle"
+		return "settle"
 	case strings.Contains(sql, "complete_task"):
-		kind = "complete"
+		return "complete"
 	}
-	return context.WithValue(ctx, traceKey{}, traced{kind, time.Now()})
+	return ""
+}
+
+func (tr *trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, traceKey{}, traced{kindOf(data.SQL), time.Now()})
 }
 
 func (tr *trace) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	q, ok := ctx.Value(traceKey{}).(traced)
-	if !ok || q.kind == "" {
+	if q, ok := ctx.Value(traceKey{}).(traced); ok {
+		tr.add(q.kind, q.at)
+	}
+}
+
+// Claims in turn are batches; what they wait for is among their time.
+func (tr *trace) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return context.WithValue(ctx, traceKey{}, traced{"", time.Now()})
+}
+
+func (tr *trace) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	if q, ok := ctx.Value(traceKey{}).(traced); ok {
+		tr.add(kindOf(data.SQL), q.at)
+	}
+}
+
+func (tr *trace) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (tr *trace) add(kind string, since time.Time) {
+	if kind == "" {
 		return
 	}
 	tr.mu.Lock()
@@ -461,7 +483,7 @@ func (tr *trace) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuer
 	if tr.took == nil {
 		tr.took = map[string]times{}
 	}
-	tr.took[q.kind] = append(tr.took[q.kind], time.Since(q.at))
+	tr.took[kind] = append(tr.took[kind], time.Since(since))
 }
 
 // take returns what was traced so far, and forgets it.

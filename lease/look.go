@@ -10,9 +10,8 @@ import (
 )
 
 // lookSQL finds, for each pair of the types given, the first queued row from the pair's mark on, and the next end of a
-// lease of each type. A row without a pair tells how far marks may go, and how
-// long all that took. It locks nothing. Two indexes serve it, so that the
-// ends of leases never lie in the way of the due rows.
+// lease of each type. A row without a pair tells how far marks may go, and how long all that took. It locks nothing. Two
+// indexes serve it, so that the ends of leases never lie in the way of the due rows.
 const lookSQL = `
 select p.n, next.at, next.key::text, (extract(epoch from next.at) - extract(epoch from clock_timestamp()))::float8, false
 from {{if .Type}}unnest(
@@ -167,7 +166,9 @@ func (q *Queue) LookBack(ctx context.Context, db DB, types []string, m *Marks) (
 	var key string
 	behind := map[pair]place{}
 	if _, err := pgx.ForEachRow(rows, []any{&n, &at, &key}, func() error {
-		behind[p.list[n-1]] = q.place(at.Time, key)
+		if len(p.list) > 0 {
+			behind[p.list[n-1]] = q.place(at.Time, key)
+		}
 		return nil
 	}); err != nil {
 		return false, fmt.Errorf("look back: %w", err)

@@ -83,7 +83,10 @@ func (m *Marks) Lower(typ string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lowered++
-	to := place{at: at.Add(-time.Microsecond)}
+	to := place{}
+	if !at.IsZero() {
+		to.at = at.Add(-time.Microsecond)
+	}
 	for p, mark := range m.of {
 		if p.typ == typ {
 			mark.taken, mark.seen = earlier(mark.taken, to), earlier(mark.seen, to)

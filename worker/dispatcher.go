@@ -202,7 +202,7 @@ func (d *dispatcher) claim(ctx context.Context) error {
 	err := d.claimUpTo(ctx, room, func(opts *lease.ClaimOptions) {
 		opts.Limits, opts.Marks, opts.InTurn = limits, &d.marks, inTurn
 	}, d.w.queue.Claim)
-	if inTurn && sqlstate.LockTimeout(err) {
+	if inTurn && sqlstate.Server(err) { // not in time, or not allowed
 		d.noTurn = time.Now().Add(turnRest)
 		return d.claim(ctx)
 	}
